@@ -1,0 +1,25 @@
+"""Where a run's files lie below its results directory."""
+
+from pathlib import Path
+
+RESULTS = Path("results")
+
+
+def analysis(name: str) -> Path:
+    """A table of the parameter-space analysis."""
+    return RESULTS / "analysis" / f"{name}.parquet"
+
+
+def block(cell: str, first: int, last: int) -> Path:
+    """Directory of one training job: seeds first to last of a cell."""
+    return RESULTS / "training" / cell / f"seeds-{first}-{last}"
+
+
+def metrics(name: str) -> Path:
+    """A table over all cells."""
+    return RESULTS / "metrics" / f"{name}.parquet"
+
+
+def figure(name: str, suffix: str) -> Path:
+    """A figure, `suffix` pdf or png."""
+    return RESULTS / "figures" / f"{name}.{suffix}"

@@ -1,0 +1,424 @@
+"""Parquet tables: every column of every table is defined here and nowhere else."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from attnid.errors import UserError
+
+INT = pa.int64()
+FLOAT = pa.float64()
+BOOL = pa.bool_()
+TEXT = pa.string()
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: its Arrow type, what it holds, its unit, and whether a value may be missing."""
+
+    name: str
+    type: pa.DataType
+    description: str
+    unit: str = "1"
+    nullable: bool = False
+
+    @property
+    def field(self) -> pa.Field:
+        metadata = {"description": self.description, "unit": self.unit}
+        return pa.field(self.name, self.type, nullable=self.nullable, metadata=metadata)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One table: its columns in order, and a version that changes with their meaning."""
+
+    name: str
+    description: str
+    columns: tuple[Column, ...]
+    version: int = 1
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    @property
+    def schema(self) -> pa.Schema:
+        metadata = {"table": self.name, "version": str(self.version), "description": self.description}
+        return pa.schema([column.field for column in self.columns], metadata=metadata)
+
+
+def write(table: Table, frame: pd.DataFrame, path: Path) -> None:
+    """Write a frame as a table, by rename, so that a reader never sees half of it.
+
+    Raises ValueError where the frame's columns are not the table's.
+    """
+    if set(frame.columns) != set(table.names):
+        missing, extra = set(table.names) - set(frame.columns), set(frame.columns) - set(table.names)
+        raise ValueError(f"table {table.name}: missing columns {sorted(missing)}, unknown columns {sorted(extra)}")
+    arrow = pa.Table.from_pandas(frame[table.names], schema=table.schema, preserve_index=False)
+    arrow = arrow.replace_schema_metadata(table.schema.metadata)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        pq.write_table(arrow, partial)
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read(table: Table, path: Path) -> pd.DataFrame:
+    """Read a table. Raises UserError where the file is missing, damaged or of another schema."""
+    try:
+        arrow = pq.read_table(path, partitioning=None)
+    except FileNotFoundError:
+        raise UserError(f"{path}: no such file; expected the table {table.name}") from None
+    except (pa.ArrowException, OSError) as error:
+        raise UserError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
+    _check(table, arrow.schema, path)
+    return arrow.select(table.names).to_pandas()
+
+
+def read_all(table: Table, paths: Iterable[Path]) -> pd.DataFrame:
+    """Read several files of one table, one below the other, in the order given."""
+    return pd.concat([read(table, path) for path in paths], ignore_index=True)
+
+
+def _check(table: Table, found: pa.Schema, path: Path) -> None:
+    metadata = {key.decode(): value.decode() for key, value in (found.metadata or {}).items()}
+    name, version = metadata.get("table"), metadata.get("version")
+    if name != table.name:
+        raise UserError(f"{path}: holds the table {name!r}, expected {table.name!r}")
+    if version != str(table.version):
+        raise UserError(f"{path}: version {version} of the table {name}, expected version {table.version}")
+    for column in table.columns:
+        if column.name not in found.names:
+            raise UserError(f"{path}: the table {name} lacks its column {column.name}")
+        if found.field(column.name).type != column.type:
+            kind = found.field(column.name).type
+            raise UserError(f"{path}: column {column.name} holds {kind}, expected {column.type}")
+
+
+def _ints(**descriptions: str) -> tuple[Column, ...]:
+    return tuple(Column(name, INT, text) for name, text in descriptions.items())
+
+
+def _bools(**descriptions: str) -> tuple[Column, ...]:
+    return tuple(Column(name, BOOL, text) for name, text in descriptions.items())
+
+
+def _texts(**descriptions: str) -> tuple[Column, ...]:
+    return tuple(Column(name, TEXT, text) for name, text in descriptions.items())
+
+
+def _floats(**descriptions: str) -> tuple[Column, ...]:
+    return tuple(Column(name, FLOAT, text) for name, text in descriptions.items())
+
+
+def _optional(**descriptions: str) -> tuple[Column, ...]:
+    return tuple(Column(name, FLOAT, text, nullable=True) for name, text in descriptions.items())
+
+
+_LAYER_SIZES = _ints(
+    d_model="width of the model (E)",
+    n_heads="query heads (H)",
+    n_kv_heads="key/value groups (G)",
+    qk_head_dim="width of a query/key head (D)",
+    v_head_dim="width of a value head (C)",
+    rotary_dim="dimensions of a query/key head that RoPE rotates",
+)
+
+# ---------------------------------------------------------------- analysis
+
+RANKS = Table(
+    "ranks",
+    "closed-form counts beside the float64 Jacobian rank of the real layer, one row a layer",
+    (
+        *_texts(group="family of the grid the layer belongs to", layer="readable name of the layer"),
+        *_LAYER_SIZES,
+        *_bools(
+            query_bias="query bias present",
+            key_bias="key bias present",
+            value_bias="value bias present",
+            output_bias="output bias present",
+            causal="causal mask",
+        ),
+        *_ints(
+            parameters="all parameters of the layer",
+            parameters_qk="query and key weights and biases",
+            parameters_vo="value and output weights and biases",
+            query_key_gauge="unidentified directions of the query/key gauge, closed form",
+            value_output_gauge="unidentified directions of the value/output gauge, closed form",
+            dead_key_bias="unidentified directions of the key bias, closed form",
+            dead_value_bias="unidentified directions of the value bias, closed form",
+            unidentified="all unidentified directions, closed form",
+            identified="identified parameters, closed form",
+        ),
+        *_floats(identified_fraction="identified / parameters"),
+        *_ints(
+            rank="float64 rank of the Jacobian in all parameters",
+            rank_qk="float64 rank of its query/key columns",
+            rank_vo="float64 rank of its value/output columns",
+        ),
+        *_floats(
+            smallest_kept="smallest singular value counted, relative to the largest; worst of the three ranks",
+            largest_dropped="largest singular value dropped, relative to the largest; worst of the three ranks",
+        ),
+        *_ints(sequences="random input sequences", tokens="tokens in a sequence"),
+        *_bools(agrees="closed form and float64 rank agree, for the layer and for both sides"),
+    ),
+)
+
+INVARIANCES = Table(
+    "invariances",
+    "a layer's output before and after a transformation of its weights, float64, one row a random draw",
+    (
+        *_texts(
+            name="transformation",
+            description="what is done to the weights",
+            layer="readable name of the layer",
+            expected="unchanged or changed",
+        ),
+        *_ints(draw="index of the random draw"),
+        Column("error_epsilons", FLOAT, "relative change of the output (Frobenius)", "float64 machine epsilon"),
+        *_bools(holds="unchanged: below 1e4 epsilons; changed: above 1e6 epsilons"),
+    ),
+)
+
+EQUIVALENTS = Table(
+    "equivalents",
+    "the single-head layer with as many identified parameters as a multi-head layer",
+    (
+        *_texts(model="model whose sizes are used"),
+        *_ints(
+            d_model="width of the multi-head model (E)",
+            n_heads="heads (H)",
+            width_formula="ceil(E sqrt(2 - 1/H))",
+            width_search="smallest square single-head layer with at least as many identified parameters, by search",
+        ),
+        *_floats(
+            width_growth="width_search / E",
+            attention_growth="attention parameters, 3 E0^2 / 4 E^2",
+            block_growth="attention and MLP parameters, 11 E0^2 / 12 E^2",
+            model_growth="all parameters with embeddings",
+            same_width_left="largest value of 1 + 2 eta - eta^2 over 0 < eta <= 1 (what a single head at E0 = E reaches)",
+            same_width_right="2 (2 - 1/H), what it would have to reach",
+        ),
+    ),
+)
+
+SQUAD = Table(
+    "squad",
+    "Figure 1 of the paper: the SQuAD ablation of Bhojanapalli et al. 2020, printed and recomputed",
+    (
+        *_ints(
+            head_dim="width of a head (D = C)",
+            d_model="width of the ablated model (E)",
+            n_heads="heads (H)",
+            n_layers="layers",
+            attention="attention parameters, recomputed",
+            unidentified="unidentified parameters, recomputed",
+        ),
+        *_floats(
+            share_percent="unidentified share of the whole model, recomputed, in percent",
+            printed_total="parameters of the model as printed, in millions",
+            printed_attention="attention parameters as printed, in millions",
+            printed_unidentified="unidentified parameters as printed, in millions",
+            printed_share_percent="their share as printed, in percent",
+            printed_implied_width="width that the printed unidentified count implies: attention x D / (2 x count)",
+        ),
+        *_optional(
+            gain_f1="gain in F1 over the row before, as printed, in points",
+            gain_em="gain in exact match over the row before, as printed, in points",
+        ),
+    ),
+)
+
+ARCHITECTURES = Table(
+    "architectures",
+    "unidentified attention parameters of published models, closed form",
+    (
+        *_texts(model="published name", position="position information"),
+        *_ints(attention_blocks="attention layers"),
+        *_LAYER_SIZES,
+        *_ints(
+            parameters="attention parameters of a layer",
+            query_key_gauge="unidentified directions of the query/key gauge, a layer",
+            value_output_gauge="unidentified directions of the value/output gauge, a layer",
+            dead_key_bias="unidentified directions of the key bias, a layer",
+            dead_value_bias="unidentified directions of the value bias, a layer",
+            unidentified="unidentified parameters of a layer",
+            unidentified_model="unidentified parameters of all attention layers",
+        ),
+        *_floats(
+            identified_fraction="identified fraction of the attention parameters",
+            paper_fraction="what the paper's rule for plain multi-head attention would say, 1 - 1/(2H)",
+            model_parameters="parameters of the whole model, approximate, in millions",
+            share_of_model="unidentified parameters / parameters of the whole model",
+        ),
+    ),
+)
+
+# ---------------------------------------------------------------- training
+
+CELLS = Table(
+    "cells",
+    "the settings of every training cell, and the null of a random step in its layers",
+    (
+        *_texts(
+            cell="readable name with a hash of the settings",
+            case="name of the case",
+            optimizer="sgd or adamw",
+            rebalance="what happens every rebalance_every steps: none, weights (and state cleared) or state (cleared)",
+            precision="float32, bfloat16 or float64",
+            corpus="name of the corpus",
+        ),
+        *_floats(
+            lr="peak learning rate",
+            lr_floor="learning rate at the end of the cosine",
+            weight_decay="weight decay of the matrices",
+            dropout="dropout probability",
+        ),
+        *_ints(
+            rebalance_every="steps between rebalancings; 0 for none",
+            n_layers="layers",
+            d_model="width (E)",
+            n_heads="heads (H)",
+            qk_head_dim="width of a head (D = C = E/H)",
+            context="tokens in a sequence (L)",
+            batch_size="sequences in a batch",
+            steps="optimiser steps",
+        ),
+        *_floats(
+            rho_null_mean="mean of rho for a random (isotropic) step, D/(2E) = 1/(2H)",
+            rho_null_low="2.5 % quantile of rho for a random step",
+            rho_null_high="97.5 % quantile of rho for a random step",
+        ),
+    ),
+)
+
+GROUPS = Table(
+    "groups",
+    "which cells each cell group of the configuration holds; a cell may be in several",
+    _texts(group="cell group", cell="cell"),
+)
+
+_RUN = (*_texts(cell="training cell"), *_ints(seed="seed", step="optimiser step, from 1"))
+
+STEPS = Table(
+    "steps",
+    "one row a run and measured step",
+    (
+        *_RUN,
+        *_floats(
+            lr="learning rate of the step",
+            train_loss="loss of the step's batch before the step, nats a character",
+            val_loss="loss on the fixed validation batches after the step, nats a character",
+            grad_norm="norm of the whole gradient before clipping",
+            update_norm="norm of the change of all parameters",
+        ),
+    ),
+)
+
+PHASE_STEP, PHASE_REBALANCED = "step", "rebalanced"
+
+HEADS = Table(
+    "heads",
+    "one row a run, measured step, layer and head. Phase `step`: the step itself, and the weights after it; phase "
+    "`rebalanced`: the weights after the rebalancing that followed, without the columns that describe a step",
+    (
+        *_RUN,
+        *_texts(phase="step or rebalanced"),
+        *_ints(layer="layer, from 0", head="head, from 0"),
+        *_optional(
+            rho_qk="share of the query/key step's squared length that lies along the gauge directions",
+            rho_qk_augmented="the same for [W_Q b_Q], [W_K b_K]",
+            rho_vo="value/output step: the same",
+            rho_qk_gradient="rho of the plain gradient, query/key",
+            rho_qk_augmented_gradient="rho of the plain gradient, augmented query/key",
+            rho_vo_gradient="rho of the plain gradient, value/output",
+            imbalance_rate="first-order rate of change of G_Q - G_K along the plain gradient, relative to its terms",
+            imbalance_rate_augmented="the same for the augmented pair",
+            update_norm="norm of the step in W_Q and W_K of the head",
+            drift="norm of the change of G_Q - G_K over the step",
+            drift_augmented="the same for the augmented pair",
+            grad_norm_query_bias="gradient norm of b_Q",
+            grad_norm_key_bias="gradient norm of b_K",
+        ),
+        *_floats(
+            beta="|G_Q - G_K|_F after the step",
+            beta_augmented="the same for the augmented pair",
+            tau="trace(G_Q - G_K) after the step",
+            tau_augmented="the same for the augmented pair",
+            trace="trace(G_Q + G_K) after the step",
+            mu="lambda_min(G_Q) + lambda_min(G_K) after the step",
+            smallest_q="lambda_min(G_Q) / lambda_max(G_Q) after the step",
+            smallest_k="lambda_min(G_K) / lambda_max(G_K) after the step",
+        ),
+    ),
+)
+HEAD_MEASURES = tuple(column.name for column in HEADS.columns if column.type == FLOAT)
+
+REBALANCES = Table(
+    "rebalances",
+    "one row a run, rebalancing and layer: what it did to the layer's function and to its weights",
+    (
+        *_RUN,
+        *_ints(layer="layer, from 0"),
+        Column(
+            "output_error",
+            FLOAT,
+            "relative change of the layer's output on the step's batch, computed in float64 from the stored weights",
+            "machine epsilon of the stored weights",
+        ),
+        *_floats(moved="relative change of the layer's query/key weights and biases"),
+    ),
+)
+
+SUMMARY = Table(
+    "summary",
+    "measures over layers and heads, then over seeds; one row a cell, measured step and measure",
+    (
+        *_texts(cell="training cell", measure="column of the table steps or heads (phase step)"),
+        *_ints(step="optimiser step, from 1", seeds="runs"),
+        *_floats(
+            minimum="smallest over layers and heads, mean over seeds",
+            median="median over layers and heads, mean over seeds",
+            mean="mean over layers and heads, mean over seeds",
+            maximum="largest over layers and heads, mean over seeds",
+        ),
+        *_optional(
+            low="lower end of the 95 % t interval of the median over seeds; missing for one seed",
+            high="upper end of the 95 % t interval of the median over seeds; missing for one seed",
+        ),
+    ),
+)
+
+# ---------------------------------------------------------------- verdicts
+
+CLAIMS = Table(
+    "claims",
+    "every claim of arXiv 2609.01231v1 that a number can test, with its verdict",
+    (
+        *_texts(
+            id="claim",
+            at="section or figure of the paper",
+            kind="count, invariance, training or table",
+            statement="what the paper says",
+        ),
+        Column("printed", TEXT, "the value the paper prints", nullable=True),
+        *_optional(measured="the value measured", low="lower end of its interval", high="upper end of its interval"),
+        Column("seeds", INT, "runs behind the value; 0 for exact arithmetic", nullable=False),
+        *_texts(
+            scale="scale at which the verdict was reached",
+            verdict="reproduced, corrected, qualified, not reproduced or not run",
+            evidence="the numbers behind the verdict, in words",
+        ),
+    ),
+)
+
+ALL = (RANKS, INVARIANCES, EQUIVALENTS, SQUAD, ARCHITECTURES, CELLS, GROUPS, STEPS, HEADS, REBALANCES, SUMMARY, CLAIMS)
