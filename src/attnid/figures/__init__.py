@@ -1,0 +1,35 @@
+"""Figures, one module each: tables in, a picture out, nothing recomputed.
+
+A figure module has a TITLE, a CAPTION, the names of the TABLES it needs (first the one to print behind the picture) and
+`draw(tables)`. This package imports none of them, so that a change to one figure leaves the others as they are.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from pkgutil import iter_modules
+from typing import Protocol, cast
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from attnid.errors import UserError
+
+NAMES: tuple[str, ...] = tuple(sorted(module.name for module in iter_modules(__path__)))
+
+
+class FigureModule(Protocol):
+    """What a module of this package offers."""
+
+    TITLE: str
+    CAPTION: str
+    TABLES: tuple[str, ...]
+
+    def draw(self, tables: Mapping[str, pd.DataFrame]) -> Figure:
+        """Draw the figure; `tables` maps the names in TABLES to frames with the columns of `attnid.tables`."""
+
+
+def load(name: str) -> FigureModule:
+    """The module of a figure. Raises UserError for a name that is not in NAMES."""
+    if name not in NAMES:
+        raise UserError(f"figure {name!r} is unknown; known are {', '.join(NAMES)}")
+    return cast(FigureModule, import_module(f"{__name__}.{name}"))

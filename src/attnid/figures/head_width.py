@@ -1,0 +1,50 @@
+"""Unidentified fraction of a whole layer against the width of its heads."""
+
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from attnid import style
+
+TITLE = "Unidentified fraction against head width"
+CAPTION = (
+    "Share of an attention layer's parameters that are unidentified when the head width D is free, at fixed model "
+    "width E and number of heads H. Lines: closed form. Points: from the float64 rank of the real layer's Jacobian. "
+    "The rings mark the usual width D = E/H, where the share is 1/(2H), the dotted line D = E, where it is one half "
+    "for any number of heads."
+)
+TABLES = ("ranks",)
+
+MARKERS = ("o", "s", "^", "D", "v")
+RING: Any = {"marker": "o", "markersize": 7, "markerfacecolor": "none", "linestyle": "none", "markeredgewidth": 0.8}
+
+
+@style.styled
+def draw(tables: style.Tables) -> Figure:
+    """Draw one line of closed forms and one row of measured points for each number of heads."""
+    ranks = tables["ranks"]
+    ranks = ranks[ranks["group"] == "head-width"]
+    if ranks.empty:
+        return style.nothing_drawn(style.SINGLE, ["no layers with free head widths in the table of ranks"])
+    figure, axes = style.panels(style.SINGLE, 2.7)
+    ax = axes[0, 0]
+    for index, (_, rows) in enumerate(ranks.groupby(["d_model", "n_heads"])):
+        rows = rows.sort_values("qk_head_dim").assign(dropped=lambda rows: 1 - rows["rank"] / rows["parameters"])
+        width, heads = int(rows["d_model"].iloc[0]), int(rows["n_heads"].iloc[0])
+        color, marker = style.PALETTE[index % len(style.PALETTE)], MARKERS[index % len(MARKERS)]
+        ax.plot(rows["qk_head_dim"], rows["unidentified"] / rows["parameters"], color=color)
+        ax.plot(rows["qk_head_dim"], rows["dropped"], color=color, marker=marker, linestyle="none")
+        ax.plot([], [], color=color, marker=marker, label=f"E = {width}, H = {heads}")
+        usual = rows[rows["qk_head_dim"] * heads == width]
+        ax.plot(usual["qk_head_dim"], usual["dropped"], color=color, **RING)
+        ax.axvline(width, color=style.GREY, linewidth=0.6, linestyle=":", zorder=0)
+        ax.annotate("D = E", (width, 1), xycoords=ax.get_xaxis_transform(), ha="center", va="bottom", color=style.GREY)
+    ax.plot([], [], color=style.INK, label="D = E/H", **RING)
+    ax.axhline(0.5, color=style.GREY, linewidth=0.6, linestyle=":", zorder=0)
+    ax.set_xlim(left=0)
+    ax.set_ylim(bottom=0)
+    ax.set_xlabel("head width D")
+    ax.set_ylabel("unidentified fraction of the parameters")
+    ax.set_title("line: closed form, point: rank", loc="left")
+    ax.legend(loc=(0.04, 0.62))
+    return figure

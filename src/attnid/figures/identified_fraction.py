@@ -1,0 +1,47 @@
+"""Identified fraction of a whole layer against the number of heads."""
+
+from matplotlib.figure import Figure
+
+from attnid import style
+
+TITLE = "Identified fraction against heads"
+CAPTION = (
+    "Share of an attention layer's parameters that are identified, at fixed width, against the number of heads H. "
+    "Lines: closed form. Points: float64 rank of the real layer's Jacobian over its parameters. More heads identify "
+    "more; RoPE and grouped keys and values (GQA) each take away a part of the query/key gauge."
+)
+TABLES = ("ranks",)
+
+SERIES = (
+    ("heads", "multi-head", style.PALETTE[0], "o", "-"),
+    ("heads-rope", "RoPE", style.PALETTE[1], "s", "--"),
+    ("heads-gqa", "GQA", style.PALETTE[2], "^", "-."),
+    ("heads-rope-gqa", "RoPE + GQA", style.PALETTE[3], "D", ":"),
+)
+
+
+@style.styled
+def draw(tables: style.Tables) -> Figure:
+    """Draw one line of closed forms and one row of measured points for each kind of layer."""
+    ranks = tables["ranks"]
+    ranks = ranks[ranks["group"].isin([group for group, *_ in SERIES])]
+    if ranks.empty:
+        return style.nothing_drawn(style.SINGLE, ["no layers in the table of ranks"])
+    figure, axes = style.panels(style.SINGLE, 2.7)
+    ax = axes[0, 0]
+    missing = []
+    for group, label, color, marker, line in SERIES:
+        rows = ranks[ranks["group"] == group].sort_values(["n_heads", "n_kv_heads"])
+        if rows.empty:
+            missing.append(f"No layers of {label}.")
+            continue
+        ax.plot(rows["n_heads"], rows["identified_fraction"], color=color, linestyle=line)
+        ax.plot(rows["n_heads"], rows["rank"] / rows["parameters"], color=color, marker=marker, linestyle="none")
+        ax.plot([], [], color=color, linestyle=line, marker=marker, label=label)
+    style.axis_of_heads(ax, ranks["n_heads"])
+    widths = ", ".join(str(width) for width in sorted(ranks["d_model"].unique()))
+    ax.set_ylabel("identified fraction of the parameters")
+    ax.set_title(f"width E = {widths}; line: closed form, point: rank", loc="left")
+    ax.legend(loc="lower right")
+    style.footnotes(figure, missing)
+    return figure

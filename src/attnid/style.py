@@ -1,0 +1,226 @@
+"""The one style of all figures: colours, sizes, and the few drawing steps and look-ups that they share.
+
+Figures are drawn without pyplot, so nothing global is left behind. Colours are those of Okabe and Ito (cases) and Tol
+(layers), which readers with any of the common colour-vision deficiencies can tell apart.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from attnid.tables import PHASE_STEP
+
+SINGLE, DOUBLE = 3.4, 7.0
+"""Widths of one and of two columns of print, in inches."""
+
+INK, GREY, PALE = "#222222", "#6b6b6b", "#d9d9d9"
+PALETTE = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+ORDERED = ("#440154", "#31688E", "#35B779", "#C9B500")
+"""Colours for an ordered setting (a learning rate), dark to light."""
+
+CASES: Mapping[str, tuple[str, str]] = {
+    "sgd": ("SGD", "#0072B2"),
+    "sgd-decay": ("SGD, weight decay", "#56B4E9"),
+    "adamw": ("AdamW", "#D55E00"),
+    "adamw-rebalanced": ("AdamW, rebalanced", "#009E73"),
+    "adamw-cleared": ("AdamW, state cleared", "#E69F00"),
+    "sgd-floor": ("SGD, floor 1e-4", "#CC79A7"),
+}
+LAYERS = ("#332288", "#CC6677", "#44AA99", "#999933", "#88CCEE", "#882255")
+LINES = ("-", "--", ":", "-.")
+
+SETTINGS: Any = {
+    "font.family": "DejaVu Sans",
+    "mathtext.fontset": "dejavusans",
+    "font.size": 7,
+    "axes.titlesize": 7,
+    "axes.labelsize": 7,
+    "xtick.labelsize": 6,
+    "ytick.labelsize": 6,
+    "legend.fontsize": 6.5,
+    "legend.frameon": False,
+    "text.color": INK,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.major.width": 0.6,
+    "ytick.major.width": 0.6,
+    "xtick.minor.width": 0.4,
+    "ytick.minor.width": 0.4,
+    "xtick.major.size": 2.5,
+    "ytick.major.size": 2.5,
+    "xtick.minor.size": 1.5,
+    "ytick.minor.size": 1.5,
+    "lines.linewidth": 1.0,
+    "lines.markersize": 3.5,
+    "axes.formatter.limits": (-3, 4),
+    "axes.formatter.useoffset": False,
+    "pdf.fonttype": 42,
+    "figure.facecolor": "white",
+    "savefig.facecolor": "white",
+}
+
+Tables = Mapping[str, pd.DataFrame]
+
+
+def styled(draw: Callable[[Tables], Figure]) -> Callable[[Tables], Figure]:
+    """Draw a figure in this style, whatever style the caller has set."""
+
+    @wraps(draw)
+    def in_style(tables: Tables) -> Figure:
+        with mpl.rc_context(SETTINGS):
+            return draw(tables)
+
+    return in_style
+
+
+def panels(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> tuple[Figure, Any]:
+    """A figure of the given size in inches and its axes, a (rows, columns) array."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def save(figure: Figure, path: Path) -> None:
+    """Write a figure as PDF or PNG, by the path's suffix: the same bytes each time, and never half of them."""
+    metadata: dict[str, dict[str, str | None]] = {
+        ".pdf": {"Creator": "attnid", "Producer": "matplotlib", "CreationDate": None},
+        ".png": {"Software": "attnid"},
+    }
+    if path.suffix not in metadata:
+        raise ValueError(f"a figure is saved as .pdf or .png, not as {path.name}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    try:
+        with mpl.rc_context(SETTINGS):
+            figure.savefig(partial, dpi=240, metadata=metadata[path.suffix])
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def case_label(case: str) -> str:
+    """Name of a training case for a reader; a case of the user's own keeps its name."""
+    return CASES[case][0] if case in CASES else case
+
+
+def case_color(case: str) -> str:
+    """The one colour of a training case; grey for a case of the user's own."""
+    return CASES[case][1] if case in CASES else GREY
+
+
+def layer_style(layer: int) -> dict[str, str]:
+    """Colour and line of a layer, the same in every figure."""
+    return {"color": LAYERS[layer % len(LAYERS)], "linestyle": LINES[layer // len(LAYERS) % len(LINES)]}
+
+
+def null_band(ax: Axes, cell: pd.Series) -> None:
+    """The line at 1/(2H) and the middle 95 % of rho for a random step, of a row of the table cells."""
+    ax.axhspan(
+        cell["rho_null_low"], cell["rho_null_high"], color=PALE, linewidth=0, zorder=0, label="random step, 95 %"
+    )
+    ax.axhline(1 / (2 * cell["n_heads"]), color=GREY, linewidth=0.7, linestyle="--", zorder=1, label="1/(2H)")
+
+
+def envelope(ax: Axes, frame: pd.DataFrame, color: str, label: str = "", **line: Any) -> None:
+    """A band from `minimum` to `maximum` and a line at `median` over the steps, of rows like those of summary."""
+    ax.fill_between(frame["step"], frame["minimum"], frame["maximum"], color=color, alpha=0.2, linewidth=0)
+    ax.plot(frame["step"], frame["median"], color=color, label=label, **line)
+
+
+def nothing_drawn(width: float, sentences: Sequence[str]) -> Figure:
+    """The figure drawn in place of one for which there are no data: it says what is missing."""
+    figure, axes = panels(width, 1.2)
+    axes[0, 0].set_axis_off()
+    axes[0, 0].text(0.5, 0.5, "\n".join(sentences), ha="center", va="center", color=GREY)
+    return figure
+
+
+def footnotes(figure: Figure, sentences: Sequence[str]) -> None:
+    """Sentences below the figure; nothing for none."""
+    if sentences:
+        figure.supxlabel("\n".join(sentences), x=0.01, ha="left", fontsize=5.5, color=GREY)
+
+
+def legend_above(figure: Figure, axes: Iterable[Axes], columns: int) -> None:
+    """One legend over the figure, each label once."""
+    entries: dict[str, Any] = {}
+    for ax in axes:
+        for handle, label in zip(*ax.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if entries:
+        figure.legend(list(entries.values()), list(entries), loc="outside upper center", ncols=columns)
+
+
+def axis_of_heads(ax: Axes, heads: Iterable[int]) -> None:
+    """A logarithmic axis of head counts with each count written."""
+    counts = sorted(set(heads))
+    ax.set_xscale("log", base=2)
+    ax.set_xticks(counts, [str(count) for count in counts])
+    ax.minorticks_off()
+    ax.set_xlabel("heads H (log scale)")
+
+
+def cells_of(tables: Tables, group: str) -> pd.DataFrame:
+    """Rows of the table cells that a cell group holds and that have runs, in the group's order."""
+    members = tables["groups"].loc[tables["groups"]["group"] == group, ["cell"]]
+    members = members[members["cell"].isin(tables["heads"]["cell"])]
+    return members.merge(tables["cells"], on="cell", how="inner")
+
+
+def cell_of(cells: pd.DataFrame, **settings: Any) -> pd.Series | None:
+    """The first row of the table cells with these settings, None where there is none."""
+    for column, value in settings.items():
+        cells = cells[cells[column] == value]
+    return None if cells.empty else cells.iloc[0]
+
+
+def step_rows(tables: Tables) -> pd.DataFrame:
+    """Rows of the table heads that describe a step."""
+    heads = tables["heads"]
+    return heads[heads["phase"] == PHASE_STEP]
+
+
+def summary_of(tables: Tables, cell: str, measure: str) -> pd.DataFrame:
+    """Rows of the table summary for one cell and measure, by step."""
+    summary = tables["summary"]
+    return summary[(summary["cell"] == cell) & (summary["measure"] == measure)].sort_values("step")
+
+
+def over_heads(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Minimum, median and maximum of a measure over the rows of each run and step, then their means over seeds.
+
+    The same order of operations as in the table summary, for rows of the table heads that it does not hold: one layer
+    alone, or the phase after a rebalancing.
+    """
+    runs = frame.groupby(["step", "phase", "seed"])[measure].agg(["min", "median", "max"])
+    means = runs.groupby(["step", "phase"]).mean().reset_index()
+    means = means.rename(columns={"min": "minimum", "max": "maximum"})
+    return means.sort_values(["step", "phase"], ascending=[True, False])  # phase step comes before rebalanced
+
+
+def not_finite(frame: pd.DataFrame, measures: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """Sentences that name the cells with values that cannot be drawn: which measures, how many runs, from which step.
+
+    `frame` holds rows of the tables steps or heads, `names` the reader's name of each cell that is drawn.
+    """
+    sentences = []
+    for cell, name in names.items():
+        rows = frame[frame["cell"] == cell]
+        bad = ~np.isfinite(rows[list(measures)].astype(float))
+        if bad.to_numpy().any():
+            which, where = ", ".join(bad.columns[bad.any()]), rows[bad.any(axis=1)]
+            runs, of, first = where["seed"].nunique(), rows["seed"].nunique(), where["step"].min()
+            sentences.append(f"{name}: not finite in {runs} of {of} runs, first at step {first}: {which}.")
+    return sentences
