@@ -5,6 +5,11 @@ from pathlib import Path
 RESULTS = Path("results")
 
 
+def corpus(file_name: str) -> Path:
+    """The text that is trained on."""
+    return RESULTS / "corpus" / file_name
+
+
 def analysis(name: str) -> Path:
     """A table of the parameter-space analysis."""
     return RESULTS / "analysis" / f"{name}.parquet"

@@ -60,8 +60,9 @@ def write(table: Table, frame: pd.DataFrame, path: Path) -> None:
     if set(frame.columns) != set(table.names):
         missing, extra = set(table.names) - set(frame.columns), set(frame.columns) - set(table.names)
         raise ValueError(f"table {table.name}: missing columns {sorted(missing)}, unknown columns {sorted(extra)}")
-    arrow = pa.Table.from_pandas(frame[table.names], schema=table.schema, preserve_index=False)
-    arrow = arrow.replace_schema_metadata(table.schema.metadata)
+    arrow = pa.Table.from_arrays(
+        [_array(table, column, frame[column.name]) for column in table.columns], schema=table.schema
+    )
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
     try:
@@ -69,6 +70,14 @@ def write(table: Table, frame: pd.DataFrame, path: Path) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _array(table: Table, column: Column, values: pd.Series) -> pa.Array:
+    """NaN stands for a missing value where there may be one; in other columns it is a value that is not finite."""
+    array = pa.array(values if column.nullable else values.to_numpy(), column.type, from_pandas=column.nullable)
+    if array.null_count and not column.nullable:
+        raise ValueError(f"table {table.name}: the column {column.name} has missing values")
+    return array
 
 
 def read(table: Table, path: Path) -> pd.DataFrame:
@@ -338,9 +347,11 @@ HEADS = Table(
             rho_qk="share of the query/key step's squared length that lies along the gauge directions",
             rho_qk_augmented="the same for [W_Q b_Q], [W_K b_K]",
             rho_vo="value/output step: the same",
+            rho_vo_augmented="the same for [W_V b_V], W_O",
             rho_qk_gradient="rho of the plain gradient, query/key",
             rho_qk_augmented_gradient="rho of the plain gradient, augmented query/key",
             rho_vo_gradient="rho of the plain gradient, value/output",
+            rho_vo_augmented_gradient="rho of the plain gradient, augmented value/output",
             imbalance_rate="first-order rate of change of G_Q - G_K along the plain gradient, relative to its terms",
             imbalance_rate_augmented="the same for the augmented pair",
             update_norm="norm of the step in W_Q and W_K of the head",
@@ -422,3 +433,4 @@ CLAIMS = Table(
 )
 
 ALL = (RANKS, INVARIANCES, EQUIVALENTS, SQUAD, ARCHITECTURES, CELLS, GROUPS, STEPS, HEADS, REBALANCES, SUMMARY, CLAIMS)
+BY_NAME = {table.name: table for table in ALL}

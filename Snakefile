@@ -1,0 +1,66 @@
+"""Rebuild every numerical claim of arXiv 2609.01231: snakemake --cores N"""
+
+from snakemake.utils import min_version
+
+min_version("9.0")
+
+
+configfile: "config.yaml"
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/corpus.smk"
+include: "workflow/rules/analysis.smk"
+include: "workflow/rules/training.smk"
+include: "workflow/rules/metrics.smk"
+include: "workflow/rules/figures.smk"
+include: "workflow/rules/claims.smk"
+include: "workflow/rules/report.smk"
+
+
+localrules:
+    all,
+    prefetch,
+    analysis,
+    training,
+    figures,
+    claims,
+    report,
+
+
+rule all:
+    default_target: True
+    input:
+        rules.report_page.output,
+        rules.judge_claims.output,
+        FIGURES,
+
+
+rule prefetch:
+    input:
+        CORPUS,
+
+
+rule analysis:
+    input:
+        rules.analyse_layers.output,
+
+
+rule training:
+    input:
+        list(BLOCK_TABLES.values()),
+
+
+rule figures:
+    input:
+        FIGURES,
+
+
+rule claims:
+    input:
+        rules.judge_claims.output,
+
+
+rule report:
+    input:
+        rules.report_page.output,

@@ -1,0 +1,37 @@
+"""What every job of the workflow does around its work: log, and tell a user's mistake in one sentence."""
+
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from attnid.errors import UserError
+
+
+@contextlib.contextmanager
+def job(log_file: str) -> Iterator[logging.Logger]:
+    """Log to the terminal and to a file; end with status 2 and one sentence on a user's mistake.
+
+    Any other error goes to the log with its traceback and on to the caller.
+    """
+    path = Path(log_file)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    logger = logging.getLogger("attnid")
+    logger.setLevel(logging.INFO)
+    handlers: list[logging.Handler] = [logging.StreamHandler(sys.stderr), logging.FileHandler(path, mode="w")]
+    for handler in handlers:
+        handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+        logger.addHandler(handler)
+    try:
+        yield logger
+    except UserError as error:
+        logger.error(str(error))
+        sys.exit(2)
+    except Exception:
+        logger.exception("failed")
+        raise
+    finally:
+        for handler in handlers:
+            logger.removeHandler(handler)
+            handler.close()

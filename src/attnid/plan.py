@@ -1,0 +1,98 @@
+"""What a run will take: jobs, hours, memory, disk. Estimates, from the sizes of the cells and one matrix product."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from attnid import tables
+from attnid.config import Cell, Config, Device, cells, seed_blocks
+
+# Fitted on two cores of an AMD EPYC (make bench): share of the matrix-product speed that training reaches, and
+# seconds for each attention weight, forward and backward, times the matrix-product speed.
+UTILISATION = 0.5
+FLOPS_PER_ATTENTION_WEIGHT = 1_000
+PROCESS_MB = 600
+BYTES_PER_ROW = {tables.STEPS.name: 70, tables.HEADS.name: 200}
+CORPUS_CHARACTERS = 100
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Expected cost of all training jobs: seconds of one job after another, peak memory of a job, disk in all."""
+
+    training_jobs: int
+    runs: int
+    seconds: float
+    job_mb: int
+    disk_mb: float
+
+
+def wants_gpu(device: Device) -> bool:
+    """Whether training jobs should ask for a GPU; `auto` looks for an NVIDIA driver on this machine."""
+    return device == "cuda" or (device == "auto" and Path("/dev/nvidiactl").exists())
+
+
+def job_memory(cell: Cell, members: int) -> int:
+    """Memory that a training job may need, in MB: the process, weights with gradients and moments, activations."""
+    tokens = members * cell.batch_size * cell.context
+    floats = cell.n_layers * (40 * cell.d_model + 8 * cell.n_heads * cell.context) + 6 * CORPUS_CHARACTERS
+    weights = 12 * members * cell.n_layers * cell.d_model**2
+    size = 8 if cell.precision == "float64" else 4
+    return PROCESS_MB + (tokens * floats + 8 * weights) * size // 10**6
+
+
+def flops(cell: Cell) -> float:
+    """Floating-point operations of one run, forward and backward, validation included."""
+    tokens = cell.batch_size * cell.context
+    products = 2 * (12 * cell.n_layers * cell.d_model**2 + CORPUS_CHARACTERS * cell.d_model)
+    mixing = 4 * cell.n_layers * cell.context * cell.d_model
+    softmax = FLOPS_PER_ATTENTION_WEIGHT * cell.n_layers * cell.n_heads * cell.context * UTILISATION / 3
+    passes = 3 * cell.steps + cell.eval_batches * cell.steps / cell.measure_every
+    return passes * tokens * (products + mixing + softmax) * (2 if cell.precision == "float64" else 1)
+
+
+def plan(config: Config, speed: float) -> Plan:
+    """Expected cost of a configuration on a machine that multiplies matrices at `speed` operations a second."""
+    blocks = seed_blocks(config.training.seeds, config.training.seeds_per_job)
+    largest = max(last - first + 1 for first, last in blocks)
+    all_cells = cells(config).values()
+    return Plan(
+        training_jobs=len(all_cells) * len(blocks),
+        runs=len(all_cells) * config.training.seeds,
+        seconds=sum(flops(cell) for cell in all_cells) * config.training.seeds / (UTILISATION * speed),
+        job_mb=max(job_memory(cell, largest) for cell in all_cells),
+        disk_mb=2 * sum(_table_bytes(cell) for cell in all_cells) * config.training.seeds / 1e6,
+    )
+
+
+def product_speed(size: int = 1024, repeats: int = 5) -> float:
+    """float32 matrix-product speed of one core of this machine (or its GPU), operations a second."""
+    import torch
+
+    torch.set_num_threads(1)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    a = torch.ones(size, size, device=device)
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        (a @ a)[0, 0].item()
+        seconds.append(time.perf_counter() - start)
+    return 2 * size**3 / min(seconds)
+
+
+def sentences(expected: Plan, cores: Sequence[int]) -> list[str]:
+    """A plan in words."""
+    hours = ", ".join(f"{expected.seconds / 3600 / n:.2g} hours with {n} at a time" for n in cores)
+    return [
+        f"{expected.training_jobs} training jobs, {expected.runs} runs in all",
+        f"training: about {hours}",
+        f"memory: about {expected.job_mb} MB a training job",
+        f"disk: about {expected.disk_mb:.0f} MB",
+    ]
+
+
+def _table_bytes(cell: Cell) -> float:
+    measured = cell.steps / cell.measure_every + (cell.steps / cell.rebalance_every if cell.rebalance_every else 0)
+    heads = cell.n_layers * cell.n_heads
+    return measured * (BYTES_PER_ROW["steps"] + heads * BYTES_PER_ROW["heads"])

@@ -1,0 +1,41 @@
+"""What a result was made with: versions, device, threads, commit."""
+
+import os
+import platform
+import subprocess
+from importlib import metadata
+from pathlib import Path
+
+PACKAGES = ("attnid", "torch", "numpy", "scipy", "pandas", "pyarrow", "matplotlib", "seaborn", "snakemake", "pydantic")
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python and of the packages that numbers and figures depend on."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def commit() -> str:
+    """The commit of the checkout the package runs from, marked where files differ from it; "unknown" outside one."""
+    here = Path(__file__).parent
+    try:
+        head = _git(here, "rev-parse", "HEAD")
+        changed = _git(here, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+    return f"{head} with local changes" if changed else head
+
+
+def machine() -> str:
+    """Operating system, processor architecture and number of cores."""
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+
+
+def _git(where: Path, *arguments: str) -> str:
+    result = subprocess.run(["git", *arguments], cwd=where, capture_output=True, text=True, check=True)
+    return result.stdout.strip()

@@ -1,0 +1,129 @@
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from settings import cell, default_settings, overlaid_settings
+
+from attnid.config import Cell, Config, Section, cells, grouped_cells, parse, seed_blocks
+from attnid.errors import UserError
+
+
+def changed(path: str, value: Any) -> dict[str, Any]:
+    """The default configuration with one key set (or, for None, taken out)."""
+    settings = default_settings()
+    section = settings
+    *parents, last = path.split("/")
+    for key in parents:
+        section = section[key]
+    if value is None:
+        del section[last]
+    else:
+        section[last] = value
+    return settings
+
+
+@pytest.mark.parametrize("overlay", [None, "smoke.yaml", "paper.yaml"])
+def test_shipped_configurations_hold(overlay: str | None) -> None:
+    config = parse(overlaid_settings(overlay) if overlay else default_settings())
+    groups = grouped_cells(config)
+    assert [c.case for c in groups["cases"]] == ["sgd", "sgd-decay", "adamw", "adamw-rebalanced"]
+    assert {c.id for group in groups.values() for c in group} == set(cells(config))
+
+
+def test_the_paper_overlay_is_the_papers_experiment() -> None:
+    config = parse(overlaid_settings("paper.yaml"))
+    model, training = config.model, config.training
+    assert (model.n_layers, model.d_model, model.n_heads, model.context, model.dropout) == (6, 384, 6, 256, 0.2)
+    assert (training.steps, training.warmup_steps, training.batch_size, training.seeds) == (5000, 100, 64, 5)
+    assert (training.rebalance_every, training.grad_clip, training.adam_betas) == (200, 1.0, (0.9, 0.99))
+    sgd, decay, adamw, rebalanced = grouped_cells(config)["cases"]
+    assert (sgd.lr, sgd.weight_decay, decay.lr, decay.weight_decay) == (0.25, 0, 0.25, 4e-4)
+    assert (adamw.lr, adamw.weight_decay, rebalanced.rebalance, rebalanced.rebalance_every) == (1e-3, 0.1, "weights", 200)
+    assert decay.lr * decay.weight_decay == pytest.approx(adamw.lr * adamw.weight_decay)
+    assert [c.lr for c in grouped_cells(config)["learning_rates"]] == [0.5, 0.25, 0.125, 0.0625]
+
+
+MISTAKES = [
+    ("model/n_heads", 5, "model.n_heads must divide model.d_model = 64 (1, 2, 4, 8, 16, 32, 64), not 5"),
+    ("model/n_heads", 0, "model.n_heads is 0; input should be greater than or equal to 1"),
+    ("model/depth", 3, "model.depth is not a key; allowed beside it: n_layers, d_model, n_heads, context, dropout"),
+    ("model/dropout", 1.0, "model.dropout is 1.0; input should be less than 1"),
+    ("model", None, "model is missing"),
+    ("model", 3, "model is 3; input should be a valid dictionary"),
+    ("training/steps", "many", "training.steps is 'many'; input should be a valid integer"),
+    ("training/steps", 12, "training.warmup_steps must be less than training.steps = 12, not 12"),
+    ("training/seeds", 3, "training.seeds_per_job must be at most training.seeds = 3, not 5"),
+    ("training/grad_clip", math.inf, "training.grad_clip is inf; input should be a finite number"),
+    ("training/adam_betas", [0.9], "training.adam_betas.1 is missing"),
+    ("training/precision", "float16", "training.precision is 'float16'; input should be 'float32' or 'float64'"),
+    ("cases/sgd/optimizer", "adam", "cases.sgd.optimizer is 'adam'; input should be 'sgd' or 'adamw'"),
+    ("cases/sgd/momentum", 0.9, "cases.sgd.momentum is not a key; allowed beside it: optimizer, lr, weight_decay"),
+    ("cases/sgd-floor/lr_floor", 0.3, "cases.sgd-floor.lr_floor must be at most its lr = 0.25, not 0.3"),
+    ("cases/..%2Fup", {"optimizer": "sgd", "lr": 1.0}, "string should match pattern"),
+    ("groups/cases/cases", ["sdg"], "groups.cases.cases names 'sdg', which is none of the cases sgd, sgd-decay"),
+    ("groups/heads/n_heads", [2, 3], "groups.heads.n_heads must divide model.d_model = 64"),
+    ("groups/heads/heads", [2], "groups.heads.heads is not a key; allowed beside it: cases, lr, n_heads, precision"),
+    ("analysis/head_counts", [5], "analysis.head_counts must divide analysis.d_model = 24"),
+    ("corpus", "king-jmaes", "corpus must be king-james, tiny-shakespeare or the path of a UTF-8 text file"),
+    ("device", "gpu", "device is 'gpu'; input should be 'auto', 'cpu' or 'cuda'"),
+    ("devise", "cpu", "devise is not a key; allowed beside it: corpus, device, model"),
+]
+
+
+@pytest.mark.parametrize(("path", "value", "sentence"), MISTAKES)
+def test_a_mistake_is_one_sentence_with_key_value_and_what_is_allowed(path: str, value: Any, sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(changed(path, value))
+    message = str(caught.value)
+    assert sentence in message
+    assert "\n" not in message
+
+
+def test_every_field_of_every_section_is_described() -> None:
+    described = [Config]
+    for section in Section.__subclasses__():
+        if section not in (Cell, Config):
+            described.append(section)
+            assert all(field.description for field in section.model_fields.values()), section
+    assert len(described) == 6
+    fields = Config.model_fields.items()
+    assert all(field.description or name in ("model", "training", "cases", "groups", "analysis") for name, field in fields)
+
+
+def test_the_hash_covers_what_changes_the_numbers_and_nothing_else() -> None:
+    base = cell()
+    assert base.hash == cell(case="another name").hash
+    different = {"lr": 0.02, "lr_floor": 0.0, "weight_decay": 0.0, "steps": 13, "corpus": "other", "dropout": 0.1, "n_heads": 4}
+    assert len({base.hash, *(cell(**{key: value}).hash for key, value in different.items())}) == len(different) + 1
+
+
+def test_ids_do_not_change_from_one_version_to_the_next() -> None:
+    assert cell().id == "adamw_lr0.01_h2_float64_" + cell().hash
+    assert cell(precision="float32", case="sgd", lr=0.5).id.startswith("sgd_lr0.5_h2_")
+
+
+@given(seeds=st.integers(1, 40), per_job=st.integers(1, 12))
+def test_blocks_cover_every_seed_once(seeds: int, per_job: int) -> None:
+    blocks = seed_blocks(seeds, per_job)
+    assert [seed for first, last in blocks for seed in range(first, last + 1)] == list(range(seeds))
+    assert max(last - first + 1 for first, last in blocks) <= per_job
+
+
+@given(history=st.lists(st.integers(1, 40), min_size=1, max_size=5), per_job=st.integers(1, 12))
+def test_more_seeds_train_nothing_again(history: list[int], per_job: int) -> None:
+    trained: set[tuple[int, int]] = set()
+    covered: set[int] = set()
+    for seeds in sorted(history):
+        new = set(seed_blocks(seeds, per_job, trained)) - trained
+        seeds_of_new = {seed for first, last in new for seed in range(first, last + 1)}
+        assert not seeds_of_new & covered
+        trained |= new
+        covered |= seeds_of_new
+        assert covered == set(range(seeds))
+
+
+def test_fewer_seeds_use_no_block_that_holds_more() -> None:
+    assert seed_blocks(3, 5, [(0, 4)]) == [(0, 2)]
+    assert seed_blocks(7, 5, [(0, 4), (5, 9)]) == [(0, 4), (5, 6)]

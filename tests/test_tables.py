@@ -1,0 +1,82 @@
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from attnid import tables
+from attnid.errors import UserError
+
+GROUPS = pd.DataFrame({"group": ["a", "b"], "cell": ["x", "y"]})
+
+
+def test_a_table_comes_back_as_it_was_with_its_units(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "groups.parquet"
+    tables.write(tables.GROUPS, GROUPS[["cell", "group"]], path)
+    assert tables.read(tables.GROUPS, path).to_dict("list") == GROUPS.to_dict("list")
+    assert [file.name for file in path.parent.iterdir()] == ["groups.parquet"]
+    errors = tables.INVARIANCES.schema.field("error_epsilons")
+    assert errors.metadata[b"unit"] == b"float64 machine epsilon"
+
+
+def test_every_column_is_described_and_no_name_stands_twice() -> None:
+    for table in tables.ALL:
+        assert len(set(table.names)) == len(table.names)
+        assert all(column.description and column.unit for column in table.columns)
+    assert len(tables.BY_NAME) == len(tables.ALL)
+
+
+def test_writing_refuses_other_columns_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"missing columns \['cell'\], unknown columns \['sell'\]"):
+        tables.write(tables.GROUPS, GROUPS.rename(columns={"cell": "sell"}), tmp_path / "t.parquet")
+    with pytest.raises((pa.ArrowException, ValueError)):
+        tables.write(tables.GROUPS, GROUPS.assign(cell=[None, 3]), tmp_path / "t.parquet")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_missing_value_is_refused_where_none_may_be(tmp_path: Path) -> None:
+    with pytest.raises((pa.ArrowException, ValueError)):
+        tables.write(tables.GROUPS, GROUPS.assign(cell=["x", None]), tmp_path / "t.parquet")
+
+
+def altered(path: Path, change: str) -> None:
+    table = pq.read_table(path)
+    if change == "truncated":
+        path.write_bytes(path.read_bytes()[:-20])
+    elif change == "empty":
+        path.write_bytes(b"")
+    elif change == "column":
+        pq.write_table(table.drop_columns(["cell"]), path)
+    elif change == "type":
+        pq.write_table(table.set_column(1, "cell", pa.array([1, 2])), path)
+    elif change == "version":
+        metadata = {**table.schema.metadata, b"version": b"99"}
+        pq.write_table(table.replace_schema_metadata(metadata), path)
+    elif change == "another":
+        pq.write_table(pa.table({"x": [1]}), path)
+    elif change == "missing":
+        path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ("truncated", "not a readable Parquet file"),
+        ("empty", "not a readable Parquet file"),
+        ("column", "lacks its column cell"),
+        ("type", "column cell holds int64, expected string"),
+        ("version", "version 99 of the table groups, expected version 1"),
+        ("another", "holds the table None, expected 'groups'"),
+        ("missing", "no such file"),
+    ],
+)
+def test_a_damaged_table_is_one_sentence_with_its_path(tmp_path: Path, change: str, complaint: str) -> None:
+    path = tmp_path / "groups.parquet"
+    tables.write(tables.GROUPS, GROUPS, path)
+    altered(path, change)
+    with pytest.raises(UserError) as caught:
+        tables.read(tables.GROUPS, path)
+    assert complaint in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)

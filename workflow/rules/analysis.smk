@@ -1,0 +1,19 @@
+ANALYSIS = ("ranks", "invariances", "equivalents", "squad", "architectures")
+
+
+rule analyse_layers:
+    input:
+        library=library("analyse_layers.py"),
+        lock=LOCK,
+    output:
+        **{name: paths.analysis(name) for name in ANALYSIS},
+    params:
+        analysis=CONFIG.analysis.model_dump(mode="json"),
+    log:
+        "results/logs/analysis.log",
+    conda:
+        ENVIRONMENT
+    resources:
+        mem_mb=1500,
+    script:
+        "../scripts/analyse_layers.py"

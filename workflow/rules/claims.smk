@@ -1,0 +1,16 @@
+rule judge_claims:
+    input:
+        **TABLES,
+        library=library("judge_claims.py"),
+    output:
+        parquet="results/claims.parquet",
+        markdown="results/claims.md",
+        latex="results/claims.tex",
+    log:
+        "results/logs/claims.log",
+    conda:
+        ENVIRONMENT
+    resources:
+        mem_mb=1000,
+    script:
+        "../scripts/judge_claims.py"

@@ -1,0 +1,61 @@
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(workflow.basedir) / "src"))
+os.environ["PYTHONPATH"] = os.pathsep.join(
+    filter(None, [sys.path[0], os.environ.get("PYTHONPATH")])
+)
+
+from attnid import corpus, paths, plan, sources, tables
+from attnid import config as configuration
+from attnid import figures as figure_modules
+from attnid.errors import UserError
+
+ENVIRONMENT = Path(workflow.basedir) / "environment.yml"
+LOCK = Path(workflow.basedir) / "requirements.lock"
+
+try:
+    CONFIG = configuration.parse(config)
+except UserError as error:
+    print(error, file=sys.stderr)
+    sys.exit(2)
+
+CORPUS = paths.corpus(corpus.file_name(CONFIG.corpus))
+CELLS = configuration.cells(CONFIG)
+
+
+def library(script, *modules):
+    """Files of the package that a script of the workflow imports."""
+    return sources.closure(
+        Path(workflow.basedir) / "workflow" / "scripts" / script, *modules
+    )
+
+
+def blocks(cell):
+    """Blocks of seeds (first, last) of a cell, one job each."""
+    trained = (
+        tuple(int(number) for number in path.parent.name.split("-")[1:])
+        for path in paths.block(cell, "*", "*").parent.glob("seeds-*-*/heads.parquet")
+    )
+    training = CONFIG.training
+    return configuration.seed_blocks(training.seeds, training.seeds_per_job, trained)
+
+
+BLOCKS = [paths.block(cell, *block) for cell in CELLS for block in blocks(cell)]
+BLOCK_TABLES = {
+    table.name: [block / f"{table.name}.parquet" for block in BLOCKS]
+    for table in (tables.STEPS, tables.HEADS, tables.REBALANCES)
+}
+FIGURES = [
+    paths.figure(name, suffix)
+    for name in figure_modules.NAMES
+    for suffix in ("pdf", "png")
+]
+
+
+wildcard_constraints:
+    cell="[a-z0-9][A-Za-z0-9_.-]*",
+    first="[0-9]+",
+    last="[0-9]+",
+    figure="[a-z0-9_]+",

@@ -1,0 +1,25 @@
+rule train_cell:
+    input:
+        corpus=CORPUS,
+        library=library("train_cell.py"),
+        lock=LOCK,
+    output:
+        steps="results/training/{cell}/seeds-{first}-{last}/steps.parquet",
+        heads="results/training/{cell}/seeds-{first}-{last}/heads.parquet",
+        rebalances="results/training/{cell}/seeds-{first}-{last}/rebalances.parquet",
+        run="results/training/{cell}/seeds-{first}-{last}/run.json",
+    params:
+        settings=lambda wildcards: CELLS[wildcards.cell].model_dump(mode="json"),
+        device=CONFIG.device,
+    log:
+        "results/logs/training/{cell}_seeds-{first}-{last}.log",
+    conda:
+        ENVIRONMENT
+    threads: 1
+    resources:
+        gpu=int(plan.wants_gpu(CONFIG.device)),
+        mem_mb=lambda wildcards: plan.job_memory(
+            CELLS[wildcards.cell], int(wildcards.last) - int(wildcards.first) + 1
+        ),
+    script:
+        "../scripts/train_cell.py"

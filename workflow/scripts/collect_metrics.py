@@ -1,0 +1,23 @@
+import json
+from pathlib import Path
+
+from attnid import metrics, tables
+from attnid.config import Cell
+from attnid.job import job
+
+with job(snakemake.log[0]):
+    groups = {
+        group: [Cell.model_validate(settings) for settings in members.values()]
+        for group, members in snakemake.params.groups.items()
+    }
+    frames = metrics.collect(
+        groups,
+        {
+            table.name: [Path(path) for path in snakemake.input[table.name]]
+            for table in (tables.STEPS, tables.HEADS, tables.REBALANCES)
+        },
+    )
+    for name, frame in frames.items():
+        tables.write(tables.BY_NAME[name], frame, Path(snakemake.output[name]))
+    runs = [json.loads(Path(path).read_text()) for path in snakemake.input.runs]
+    Path(snakemake.output.runs).write_text(json.dumps(runs, indent=1) + "\n")
