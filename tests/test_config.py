@@ -40,7 +40,12 @@ def test_the_paper_overlay_is_the_papers_experiment() -> None:
     assert (training.rebalance_every, training.grad_clip, training.adam_betas) == (200, 1.0, (0.9, 0.99))
     sgd, decay, adamw, rebalanced = grouped_cells(config)["cases"]
     assert (sgd.lr, sgd.weight_decay, decay.lr, decay.weight_decay) == (0.25, 0, 0.25, 4e-4)
-    assert (adamw.lr, adamw.weight_decay, rebalanced.rebalance, rebalanced.rebalance_every) == (1e-3, 0.1, "weights", 200)
+    assert (adamw.lr, adamw.weight_decay, rebalanced.rebalance, rebalanced.rebalance_every) == (
+        1e-3,
+        0.1,
+        "weights",
+        200,
+    )
     assert decay.lr * decay.weight_decay == pytest.approx(adamw.lr * adamw.weight_decay)
     assert [c.lr for c in grouped_cells(config)["learning_rates"]] == [0.5, 0.25, 0.125, 0.0625]
 
@@ -89,13 +94,23 @@ def test_every_field_of_every_section_is_described() -> None:
             assert all(field.description for field in section.model_fields.values()), section
     assert len(described) == 6
     fields = Config.model_fields.items()
-    assert all(field.description or name in ("model", "training", "cases", "groups", "analysis") for name, field in fields)
+    assert all(
+        field.description or name in ("model", "training", "cases", "groups", "analysis") for name, field in fields
+    )
 
 
 def test_the_hash_covers_what_changes_the_numbers_and_nothing_else() -> None:
     base = cell()
     assert base.hash == cell(case="another name").hash
-    different = {"lr": 0.02, "lr_floor": 0.0, "weight_decay": 0.0, "steps": 13, "corpus": "other", "dropout": 0.1, "n_heads": 4}
+    different = {
+        "lr": 0.02,
+        "lr_floor": 0.0,
+        "weight_decay": 0.0,
+        "steps": 13,
+        "corpus": "other",
+        "dropout": 0.1,
+        "n_heads": 4,
+    }
     assert len({base.hash, *(cell(**{key: value}).hash for key, value in different.items())}) == len(different) + 1
 
 

@@ -61,7 +61,9 @@ def test_a_download_out_of_reach_says_what_to_do(tmp_path: Path, monkeypatch: py
         (None, "cannot be read"),
     ],
 )
-def test_a_text_that_cannot_be_trained_on_is_one_sentence(tmp_path: Path, content: bytes | None, complaint: str) -> None:
+def test_a_text_that_cannot_be_trained_on_is_one_sentence(
+    tmp_path: Path, content: bytes | None, complaint: str
+) -> None:
     path = tmp_path / "text.txt"
     if content is None:
         path.mkdir()

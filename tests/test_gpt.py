@@ -98,9 +98,7 @@ def test_members_do_not_mix() -> None:
     parameters, text = noisy(SMALL, 3), tokens(SMALL, 3)
     together = logits(SMALL, parameters, text)
     for member in range(3):
-        alone = logits(
-            SMALL, {name: tensor[member, None] for name, tensor in parameters.items()}, text[member, None]
-        )
+        alone = logits(SMALL, {name: tensor[member, None] for name, tensor in parameters.items()}, text[member, None])
         assert torch.allclose(together[member], alone[0], rtol=1e-12, atol=1e-12)
 
 
@@ -120,7 +118,9 @@ def test_initialisation_is_nanogpts() -> None:
 def test_the_same_seed_gives_the_same_weights_alone_or_among_others_and_for_any_head_count() -> None:
     alone = initial_parameters(SMALL, [7], torch.float32, CPU)
     among = initial_parameters(SMALL, [3, 7], torch.float32, CPU)
-    single_head = initial_parameters(replace(SMALL, layer=LayerSpec.multi_head(24, 1, biases=True)), [7], torch.float64, CPU)
+    single_head = initial_parameters(
+        replace(SMALL, layer=LayerSpec.multi_head(24, 1, biases=True)), [7], torch.float64, CPU
+    )
     for name, tensor in alone.items():
         assert torch.equal(tensor[0], among[name][1])
         if name != "W_O":

@@ -13,7 +13,21 @@ from settings import ROOT
 from attnid import figures, sources
 
 SCRIPTS = sorted((ROOT / "workflow" / "scripts").glob("*.py"))
-NO_TORCH = ("tables", "paths", "layer", "counting", "architectures", "config", "plan", "sources", "cli", "statistics", "claims", "report", "style")
+NO_TORCH = (
+    "tables",
+    "paths",
+    "layer",
+    "counting",
+    "architectures",
+    "config",
+    "plan",
+    "sources",
+    "cli",
+    "statistics",
+    "claims",
+    "report",
+    "style",
+)
 
 
 def test_environment_holds_the_pins_of_the_lock() -> None:

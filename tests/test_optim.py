@@ -39,7 +39,9 @@ def test_each_member_is_clipped_to_its_own_norm() -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 def test_weight_decay_acts_on_matrices_only(optimizer: str) -> None:
-    parameters = {name: torch.ones(1, 4, requires_grad=True) for name in ("W_Q", "token_embedding", "b_Q", "final_norm_weight")}
+    parameters = {
+        name: torch.ones(1, 4, requires_grad=True) for name in ("W_Q", "token_embedding", "b_Q", "final_norm_weight")
+    }
     settings = cell(optimizer=optimizer, lr=0.1, weight_decay=0.5)
     stepper = make_optimizer(settings, parameters)
     for tensor in parameters.values():

@@ -97,7 +97,12 @@ def test_rows_cover_every_measured_step_layer_head_and_seed(tmp_path: Path) -> N
     assert frames["steps"].groupby("seed").step.apply(list).tolist() == [steps, steps]
     assert len(heads_at(frames, 4)) == 2 * 2 * 2
     assert sorted(frames["heads"].query("phase == 'rebalanced'").step.unique()) == [5, 10]
-    assert frames["rebalances"][["step", "layer"]].drop_duplicates().values.tolist() == [[5, 0], [5, 1], [10, 0], [10, 1]]
+    assert frames["rebalances"][["step", "layer"]].drop_duplicates().values.tolist() == [
+        [5, 0],
+        [5, 1],
+        [10, 0],
+        [10, 1],
+    ]
     for name, frame in frames.items():
         tables.write(tables.BY_NAME[name], frame, tmp_path / f"{name}.parquet")
         assert len(tables.read(tables.BY_NAME[name], tmp_path / f"{name}.parquet")) == len(frame)
@@ -191,9 +196,10 @@ def test_asking_for_a_gpu_that_is_not_there_is_one_sentence() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not SHAKESPEARE.exists(), reason="no copy of tiny Shakespeare at hand")
 def test_two_steps_at_the_papers_scale() -> None:
+    from settings import overlaid_settings
+
     from attnid import corpus
     from attnid.config import cells, parse
-    from settings import overlaid_settings
 
     settings = overlaid_settings("paper.yaml") | {"corpus": str(SHAKESPEARE)}
     config = parse(settings)

@@ -56,7 +56,7 @@ def scores(spec: LayerSpec, parameters: Parameters, x: Tensor) -> Tensor:
     if spec.rotary_dim:
         queries, keys = rotate(queries, spec.rotary_dim), rotate(keys, spec.rotary_dim)
     queries = queries.unflatten(-3, (spec.n_kv_heads, spec.heads_per_group))
-    products = (queries * spec.qk_head_dim**-0.5) @ keys.unsqueeze(-3).mT
+    products: Tensor = (queries * spec.qk_head_dim**-0.5) @ keys.unsqueeze(-3).mT
     if not spec.causal:
         return products
     tokens = x.shape[-2]
@@ -87,7 +87,8 @@ def _project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     projected = x.flatten(-3, -2) @ weight.flatten(-3, -2).mT
     if bias is not None:
         projected = projected + bias.flatten(-2).unsqueeze(-2)
-    return projected.unflatten(-1, (heads, -1)).unflatten(-3, (batch, tokens)).transpose(-3, -2)
+    result: Tensor = projected.unflatten(-1, (heads, -1)).unflatten(-3, (batch, tokens)).transpose(-3, -2)
+    return result
 
 
 def _merge_heads(mixed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -97,4 +98,5 @@ def _merge_heads(mixed: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     output = columns @ weight.mT.flatten(-3, -2)
     if bias is not None:
         output = output + bias.unsqueeze(-2)
-    return output.unflatten(-2, (batch, tokens))
+    result: Tensor = output.unflatten(-2, (batch, tokens))
+    return result

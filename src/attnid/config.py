@@ -122,24 +122,23 @@ class Config(Section):
             )
         if training.seeds_per_job > training.seeds:
             yield (
-                f"training.seeds_per_job must be at most training.seeds = {training.seeds}, not {training.seeds_per_job}"
+                f"training.seeds_per_job must be at most training.seeds = {training.seeds}, "
+                f"not {training.seeds_per_job}"
             )
         for name, case in self.cases.items():
             if case.lr_floor is not None and case.lr_floor > case.lr:
                 yield f"cases.{name}.lr_floor must be at most its lr = {case.lr}, not {case.lr_floor}"
         for name, group in self.groups.items():
-            unknown = [case for case in group.cases if case not in self.cases]
+            unknown = [wanted for wanted in group.cases if wanted not in self.cases]
             if unknown:
                 yield f"groups.{name}.cases names {unknown[0]!r}, which is none of the cases {', '.join(self.cases)}"
             yield from _not_dividing(f"groups.{name}.n_heads", group.n_heads or [], "model.d_model", model.d_model)
-            floors = [(case, self.cases[case].lr_floor) for case in group.cases if case in self.cases]
-            for case, floor in floors:
+            for wanted in group.cases:
+                floor = self.cases[wanted].lr_floor if wanted in self.cases else None
                 if floor is not None and group.lr and floor > min(group.lr):
-                    yield f"groups.{name}.lr must be at least cases.{case}.lr_floor = {floor}, not {min(group.lr)}"
+                    yield f"groups.{name}.lr must be at least cases.{wanted}.lr_floor = {floor}, not {min(group.lr)}"
         analysis = self.analysis
-        yield from _not_dividing(
-            "analysis.head_counts", analysis.head_counts, "analysis.d_model", analysis.d_model
-        )
+        yield from _not_dividing("analysis.head_counts", analysis.head_counts, "analysis.d_model", analysis.d_model)
 
 
 class Cell(Section):
@@ -291,4 +290,3 @@ def _siblings(location: tuple[int | str, ...]) -> list[str]:
 
 def _lower(text: str) -> str:
     return text[:1].lower() + text[1:]
-

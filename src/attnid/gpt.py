@@ -178,7 +178,8 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """(M, B, L, I) and (M, O, I) give (M, B, L, O)."""
     rows = x.flatten(1, 2)
     out = rows @ weight.mT if bias is None else torch.baddbmm(bias.unsqueeze(1), rows, weight.mT)
-    return out.unflatten(1, x.shape[1:3])
+    result: Tensor = out.unflatten(1, x.shape[1:3])
+    return result
 
 
 def _mlp(block: dict[str, Tensor], x: Tensor) -> Tensor:

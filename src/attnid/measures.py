@@ -90,7 +90,8 @@ class Gauge:
 
 def drift(before: Pair, after: Pair) -> Tensor:
     """Norm of the change of the imbalance between two pairs, shape P."""
-    return torch.linalg.matrix_norm(after.double().imbalance() - before.double().imbalance())
+    result: Tensor = torch.linalg.matrix_norm(after.double().imbalance() - before.double().imbalance())
+    return result
 
 
 def imbalance_rate(pair: Pair, gradient: Pair) -> Tensor:
@@ -101,7 +102,8 @@ def imbalance_rate(pair: Pair, gradient: Pair) -> Tensor:
     pair, gradient = pair.double(), gradient.double()
     first, second = (_symmetric(g @ W.mT) for g, W in zip(gradient, pair, strict=True))
     norm = torch.linalg.matrix_norm
-    return norm(first - second) / (norm(first) + norm(second))
+    result: Tensor = norm(first - second) / (norm(first) + norm(second))
+    return result
 
 
 class Null(NamedTuple):

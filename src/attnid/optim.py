@@ -41,4 +41,5 @@ def clip_gradients(parameters: Iterable[Tensor], largest: float) -> Tensor:
 
 def member_norms(tensors: Iterable[Tensor]) -> Tensor:
     """Norm over all tensors of each member, shape (M,)."""
-    return torch.stack([tensor.flatten(1).norm(dim=1) for tensor in tensors]).norm(dim=0)
+    result: Tensor = torch.stack([tensor.flatten(1).norm(dim=1) for tensor in tensors]).norm(dim=0)
+    return result

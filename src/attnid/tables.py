@@ -89,7 +89,8 @@ def read(table: Table, path: Path) -> pd.DataFrame:
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
     _check(table, arrow.schema, path)
-    return arrow.select(table.names).to_pandas()
+    result: pd.DataFrame = arrow.select(table.names).to_pandas()
+    return result
 
 
 def read_all(table: Table, paths: Iterable[Path]) -> pd.DataFrame:
@@ -214,7 +215,7 @@ EQUIVALENTS = Table(
             attention_growth="attention parameters, 3 E0^2 / 4 E^2",
             block_growth="attention and MLP parameters, 11 E0^2 / 12 E^2",
             model_growth="all parameters with embeddings",
-            same_width_left="largest value of 1 + 2 eta - eta^2 over 0 < eta <= 1 (what a single head at E0 = E reaches)",
+            same_width_left="largest 1 + 2 eta - eta^2 over 0 < eta <= 1: what a single head at E0 = E reaches",
             same_width_right="2 (2 - 1/H), what it would have to reach",
         ),
     ),

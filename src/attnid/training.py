@@ -54,14 +54,9 @@ class Records:
     def tables(self) -> dict[str, pd.DataFrame]:
         """The frames of `tables.STEPS`, `tables.HEADS` and `tables.REBALANCES`."""
         return {
-            table.name: pd.concat([pd.DataFrame(columns=table.names).astype(_dtypes(table)), *frames])
-            if not frames
-            else pd.concat(frames, ignore_index=True)[table.names]
-            for table, frames in (
-                (tables.STEPS, self.steps),
-                (tables.HEADS, self.heads),
-                (tables.REBALANCES, self.rebalances),
-            )
+            "steps": _stacked(tables.STEPS, self.steps),
+            "heads": _stacked(tables.HEADS, self.heads),
+            "rebalances": _stacked(tables.REBALANCES, self.rebalances),
         }
 
 
@@ -145,7 +140,7 @@ class _Trainer:
         tokens, targets = self.batches.next()
         loss = losses(logits(self.architecture, self.parameters, tokens, self.dropout), targets)
         self.optimizer.zero_grad()
-        loss.sum().backward()  # type: ignore[no-untyped-call]
+        loss.sum().backward()
         if self.measures(step):
             self._measured_update(step, lr, loss.detach())
         else:
@@ -287,12 +282,15 @@ def weight_measures(parameters: Arrays) -> Arrays:
 
 def member_norms_per_layer(tensors: Sequence[Tensor]) -> Tensor:
     """Norm over all tensors of each member and layer, shape (M, layers)."""
-    return torch.stack([tensor.flatten(2).norm(dim=2) for tensor in tensors]).norm(dim=0)
+    result: Tensor = torch.stack([tensor.flatten(2).norm(dim=2) for tensor in tensors]).norm(dim=0)
+    return result
 
 
 def _trace(matrix: Tensor) -> Tensor:
     return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
 
 
-def _dtypes(table: tables.Table) -> dict[str, object]:
-    return {column.name: column.type.to_pandas_dtype() for column in table.columns}
+def _stacked(table: tables.Table, frames: list[pd.DataFrame]) -> pd.DataFrame:
+    if frames:
+        return pd.concat(frames, ignore_index=True)[table.names]
+    return pd.DataFrame({column.name: pd.Series(dtype=column.type.to_pandas_dtype()) for column in table.columns})

@@ -7,13 +7,13 @@ rule analyse_layers:
         lock=LOCK,
     output:
         **{name: paths.analysis(name) for name in ANALYSIS},
-    params:
-        analysis=CONFIG.analysis.model_dump(mode="json"),
     log:
         "results/logs/analysis.log",
     conda:
         ENVIRONMENT
     resources:
         mem_mb=1500,
+    params:
+        analysis=CONFIG.analysis.model_dump(mode="json"),
     script:
         "../scripts/analyse_layers.py"

@@ -3,11 +3,11 @@ rule fetch_corpus:
         library=library("fetch_corpus.py"),
     output:
         CORPUS,
-    params:
-        corpus=CONFIG.corpus,
     log:
         "results/logs/corpus.log",
     conda:
         ENVIRONMENT
+    params:
+        corpus=CONFIG.corpus,
     script:
         "../scripts/fetch_corpus.py"

@@ -9,16 +9,16 @@ rule collect_metrics:
     output:
         **{name: paths.metrics(name) for name in METRICS},
         runs="results/metrics/runs.json",
-    params:
-        groups={
-            group: {cell.id: cell.model_dump(mode="json") for cell in members}
-            for group, members in configuration.grouped_cells(CONFIG).items()
-        },
     log:
         "results/logs/metrics.log",
     conda:
         ENVIRONMENT
     resources:
         mem_mb=1500,
+    params:
+        groups={
+            group: {cell.id: cell.model_dump(mode="json") for cell in members}
+            for group, members in configuration.grouped_cells(CONFIG).items()
+        },
     script:
         "../scripts/collect_metrics.py"

@@ -5,18 +5,19 @@ rule report_page:
         figures=[path for path in FIGURES if path.suffix == ".png"],
         runs=rules.collect_metrics.output.runs,
         library=library(
-            "report_page.py", *(f"attnid.figures.{name}" for name in figure_modules.NAMES)
+            "report_page.py",
+            *(f"attnid.figures.{name}" for name in figure_modules.NAMES),
         ),
         template=Path(workflow.basedir) / "src/attnid/data/report.html.j2",
     output:
         "results/report.html",
-    params:
-        config=CONFIG.model_dump(mode="json"),
     log:
         "results/logs/report.log",
     conda:
         ENVIRONMENT
     resources:
         mem_mb=1000,
+    params:
+        config=CONFIG.model_dump(mode="json"),
     script:
         "../scripts/report_page.py"

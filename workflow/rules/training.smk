@@ -8,9 +8,6 @@ rule train_cell:
         heads="results/training/{cell}/seeds-{first}-{last}/heads.parquet",
         rebalances="results/training/{cell}/seeds-{first}-{last}/rebalances.parquet",
         run="results/training/{cell}/seeds-{first}-{last}/run.json",
-    params:
-        settings=lambda wildcards: CELLS[wildcards.cell].model_dump(mode="json"),
-        device=CONFIG.device,
     log:
         "results/logs/training/{cell}_seeds-{first}-{last}.log",
     conda:
@@ -21,5 +18,8 @@ rule train_cell:
         mem_mb=lambda wildcards: plan.job_memory(
             CELLS[wildcards.cell], int(wildcards.last) - int(wildcards.first) + 1
         ),
+    params:
+        settings=lambda wildcards: CELLS[wildcards.cell].model_dump(mode="json"),
+        device=CONFIG.device,
     script:
         "../scripts/train_cell.py"

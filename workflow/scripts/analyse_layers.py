@@ -1,0 +1,19 @@
+from pathlib import Path
+
+from attnid import analysis, tables
+from attnid.config import Analysis
+from attnid.job import job
+
+with job(snakemake.log[0]) as log:
+    settings = Analysis.model_validate(snakemake.params.analysis)
+    grid = analysis.rank_grid(settings.d_model, settings.head_counts, settings.head_widths)
+    frames = {
+        "ranks": analysis.rank_table(grid, log.info),
+        "invariances": analysis.invariance_table(settings.invariance_draws),
+        "equivalents": analysis.equivalent_table(),
+        "squad": analysis.squad_table(),
+        "architectures": analysis.architecture_table(),
+    }
+    for name, frame in frames.items():
+        tables.write(tables.BY_NAME[name], frame, Path(snakemake.output[name]))
+    analysis.require_agreement(frames["ranks"])

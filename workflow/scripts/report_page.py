@@ -1,0 +1,4 @@
+from attnid.job import job
+
+with job(snakemake.log[0]):
+    pass
