@@ -20,7 +20,7 @@ reproduce: install
 	$(SNAKEMAKE) $(if $(OVERLAY),--configfile $(OVERLAY))
 
 smoke: install
-	$(SNAKEMAKE) --configfile config/smoke.yaml --directory .smoke
+	$(SNAKEMAKE) --configfile config/smoke.yaml
 
 plan: install
 	$(SNAKEMAKE) --dry-run --quiet rules $(if $(OVERLAY),--configfile $(OVERLAY))
@@ -37,4 +37,4 @@ lint: install
 	. $(BIN)/activate && snakemake --lint
 
 clean:
-	rm -rf .venv .smoke .snakemake
+	rm -rf .venv .snakemake

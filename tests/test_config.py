@@ -58,6 +58,9 @@ MISTAKES = [
     ("model", None, "model is missing"),
     ("model", 3, "model is 3; input should be a valid dictionary"),
     ("training/steps", "many", "training.steps is 'many'; input should be a valid integer"),
+    ("training/steps", True, "training.steps is True; input should be a number"),
+    ("training/steps", 600.5, "training.steps is 600.5; input should be a valid integer"),
+    ("cases/sgd/lr", False, "cases.sgd.lr is False; input should be a number"),
     ("training/steps", 12, "training.warmup_steps must be less than training.steps = 12, not 12"),
     ("training/seeds", 3, "training.seeds_per_job must be at most training.seeds = 3, not 5"),
     ("training/grad_clip", math.inf, "training.grad_clip is inf; input should be a finite number"),
@@ -142,3 +145,7 @@ def test_more_seeds_train_nothing_again(history: list[int], per_job: int) -> Non
 def test_fewer_seeds_use_no_block_that_holds_more() -> None:
     assert seed_blocks(3, 5, [(0, 4)]) == [(0, 2)]
     assert seed_blocks(7, 5, [(0, 4), (5, 9)]) == [(0, 4), (5, 6)]
+
+
+def test_numbers_given_on_the_command_line_as_text_are_numbers() -> None:
+    assert parse(changed("training/seeds", "7")).training.seeds == 7

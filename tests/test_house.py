@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import generate
 import pytest
 import yaml
 from settings import ROOT
@@ -37,6 +38,13 @@ def test_environment_holds_the_pins_of_the_lock() -> None:
     assert pinned == lock
     assert all(re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", pin) for pin in lock)
     assert "torch==2.13.0" in lock
+
+
+@pytest.mark.parametrize("file", ["environment.yml", "results/README.md"])
+def test_written_files_are_up_to_date(file: str) -> None:
+    texts = {"environment.yml": generate.environment((ROOT / "requirements.lock").read_text())}
+    texts["results/README.md"] = generate.results()
+    assert (ROOT / file).read_text() == texts[file], "run: python tools/generate.py"
 
 
 @pytest.mark.parametrize("module", NO_TORCH)

@@ -7,16 +7,27 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from attnid import corpus
 from attnid.errors import UserError
 from attnid.layer import LayerSpec
 
-PositiveInt = Annotated[int, Field(ge=1, strict=True)]
-Probability = Annotated[float, Field(ge=0, lt=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+def _no_truth_value(value: object) -> object:
+    """Refuse true and false where a number is meant: Python would take them for 1 and 0."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("number", "input should be a number")
+    return value
+
+
+Int = Annotated[int, BeforeValidator(_no_truth_value)]
+PositiveInt = Annotated[Int, Field(ge=1)]
+Float = Annotated[float, BeforeValidator(_no_truth_value)]
+Probability = Annotated[Float, Field(ge=0, lt=1)]
+Positive = Annotated[Float, Field(gt=0, allow_inf_nan=False)]
+NonNegative = Annotated[Float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=40)]
 Precision = Literal["float32", "float64"]
 Device = Literal["auto", "cpu", "cuda"]
@@ -42,10 +53,10 @@ class Training(Section):
     """How every cell is trained and measured."""
 
     steps: PositiveInt = Field(description="optimiser steps")
-    warmup_steps: Annotated[int, Field(ge=0, strict=True)] = Field(
+    warmup_steps: Annotated[Int, Field(ge=0)] = Field(
         description="steps over which the learning rate rises linearly; the cosine decay follows"
     )
-    lr_floor_fraction: Annotated[float, Field(ge=0, le=1)] = Field(
+    lr_floor_fraction: Annotated[Float, Field(ge=0, le=1)] = Field(
         description="learning rate at the end of the cosine, as a fraction of its peak, where a case sets no lr_floor"
     )
     batch_size: PositiveInt = Field(description="sequences in a batch")

@@ -1,0 +1,173 @@
+"""The whole workflow on the smoke configuration, in an empty directory, as a user runs it."""
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from settings import ROOT, overlaid_settings
+
+from attnid import figures, paths, tables
+from attnid.config import cells, parse
+
+pytestmark = pytest.mark.slow
+
+PARTS = ("Snakefile", "workflow", "config", "config.yaml", "src", "profiles", "environment.yml", "requirements.lock")
+
+
+class Checkout:
+    """A copy of the project in a directory of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        root.mkdir(exist_ok=True)
+        for part in PARTS:
+            copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
+            copy(ROOT / part, root / part)
+
+    def snakemake(self, *arguments: str, status: int = 0) -> str:
+        """Run snakemake with the smoke configuration; returns what it printed."""
+        command = [sys.executable, "-m", "snakemake", "--cores", "2", *arguments, "--configfile", "config/smoke.yaml"]
+        result = subprocess.run(
+            command, cwd=self.root, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        )
+        assert result.returncode == status, result.stdout[-5000:]
+        return result.stdout
+
+    def planned(self, *arguments: str) -> dict[str, int]:
+        """Jobs a dry run would start, by rule."""
+        lines = self.snakemake("--dry-run", "--quiet", "rules", *arguments).splitlines()
+        counts = [line.split() for line in lines if len(line.split()) == 2 and line.split()[1].isdigit()]
+        return {name: int(number) for name, number in counts if name != "total"}
+
+    def digest(self, *patterns: str) -> dict[str, str]:
+        """Checksums of results."""
+        found = (path for pattern in patterns for path in sorted((self.root / "results").glob(pattern)))
+        return {str(path.relative_to(self.root)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+    def append(self, file: str, text: str) -> None:
+        """Add to the end of a file."""
+        path = self.root / file
+        path.write_text(path.read_text() + text)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
+    """A checkout in which the smoke pipeline has run to its end."""
+    checkout = Checkout(tmp_path_factory.mktemp("checkout"))
+    checkout.snakemake()
+    yield checkout
+    shutil.rmtree(checkout.root)
+
+
+def test_the_pipeline_makes_everything_it_promises(finished: Checkout) -> None:
+    made = finished.root / "results"
+    for name in ("claims.parquet", "claims.md", "claims.tex", "report.html"):
+        assert (made / name).stat().st_size > 0
+    for name in figures.NAMES:
+        assert (finished.root / paths.figure(name, "png")).read_bytes().startswith(b"\x89PNG")
+        assert (finished.root / paths.figure(name, "pdf")).read_bytes().startswith(b"%PDF")
+    ranks = tables.read(tables.RANKS, finished.root / paths.analysis("ranks"))
+    assert ranks.agrees.all()
+    wanted = set(cells(parse(overlaid_settings("smoke.yaml"))))
+    heads = tables.read(tables.HEADS, finished.root / paths.metrics("heads"))
+    assert set(heads.cell) == wanted
+    assert set(heads.seed) == {0, 1}
+
+
+def test_every_claim_has_a_verdict(finished: Checkout) -> None:
+    claims = tables.read(tables.CLAIMS, finished.root / "results" / "claims.parquet")
+    assert claims.id.is_unique
+    assert not (claims.verdict == "not run").any()
+    counts = claims[claims.kind != "training"].set_index("id").verdict
+    assert counts["qk-gauge-dimension"] == "reproduced"
+    assert counts["six-heads"] == "corrected"
+
+
+def test_a_second_run_has_nothing_to_do(finished: Checkout) -> None:
+    assert "Nothing to be done" in finished.snakemake()
+
+
+def test_editing_a_figure_redraws_that_figure_and_nothing_else_before_the_report(finished: Checkout) -> None:
+    source = "src/attnid/figures/squad_table.py"
+    before = (finished.root / source).read_text()
+    finished.append(source, "\n# edited\n")
+    try:
+        planned = finished.planned()
+    finally:
+        (finished.root / source).write_text(before)
+    assert planned == {"draw_figure": 1, "report_page": 1, "all": 1}
+
+
+def test_editing_training_code_retrains(finished: Checkout) -> None:
+    source = "src/attnid/gpt.py"
+    before = (finished.root / source).read_text()
+    finished.append(source, "\n# edited\n")
+    try:
+        planned = finished.planned("training")
+    finally:
+        (finished.root / source).write_text(before)
+    assert planned["train_cell"] == len(cells(parse(overlaid_settings("smoke.yaml"))))
+    assert "analyse_layers" not in planned
+
+
+def test_more_seeds_train_only_the_new_ones(finished: Checkout) -> None:
+    output = finished.snakemake("training", "--dry-run", "--config", "training={seeds: 3}")
+    trained = [line for line in output.splitlines() if "output: results/training" in line]
+    assert len(trained) == len(cells(parse(overlaid_settings("smoke.yaml"))))
+    assert all("/seeds-2-2/" in line for line in trained)
+
+
+def test_running_again_from_scratch_gives_the_same_claims(finished: Checkout, tmp_path: Path) -> None:
+    patterns = ("claims.*", "metrics/*.parquet", "analysis/*.parquet", "training/*/*/*.parquet")
+    again = Checkout(tmp_path / "again")
+    again.snakemake("claims")
+    first, second = finished.digest(*patterns), again.digest(*patterns)
+    assert len(first) > 20
+    assert first == second
+
+
+@pytest.mark.parametrize(
+    ("override", "sentence"),
+    [
+        ("model={n_heads: 5}", "model.n_heads must divide model.d_model = 32 (1, 2, 4, 8, 16, 32), not 5"),
+        ("corpus=nowhere.txt", "corpus must be king-james, tiny-shakespeare or the path of a UTF-8 text file"),
+        ("colour=red", "colour is not a key; allowed beside it: corpus, device"),
+    ],
+)
+def test_a_mistake_ends_the_run_before_any_job(finished: Checkout, override: str, sentence: str) -> None:
+    output = finished.snakemake("--config", override, status=2)
+    assert sentence in output
+    assert "Traceback" not in output
+    assert "rule " not in output
+
+
+def test_a_corpus_that_cannot_be_trained_on_is_named_in_the_log(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path / "checkout")
+    (checkout.root / "short.txt").write_text("abc")
+    output = checkout.snakemake("training", "--config", "corpus=short.txt", status=1)
+    assert "3 characters; a context of 32 needs at least 331" in output
+    assert not list((checkout.root / "results").glob("training/**/*.parquet"))
+
+
+def test_prefetch_brings_the_corpus_and_nothing_else(tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path / "checkout")
+    checkout.snakemake("prefetch")
+    made = [path for path in (checkout.root / "results").rglob("*") if path.is_file() and path.suffix != ".log"]
+    assert [path.name for path in made] == ["king-james.txt"]
+
+
+def test_no_profile_or_environment_variable_is_needed(tmp_path: Path) -> None:
+    assert "SNAKEMAKE_PROFILE" not in os.environ
+    assert "draw_figure" in Checkout(tmp_path / "checkout").planned()
+
+
+def test_read_back_tables_hold_no_times(finished: Checkout) -> None:
+    for table in (tables.STEPS, tables.HEADS, tables.SUMMARY, tables.CLAIMS):
+        assert not [name for name in table.names if "second" in name or "time" in name]
+    assert isinstance(pd.read_json(finished.root / "results/metrics/runs.json"), pd.DataFrame)
