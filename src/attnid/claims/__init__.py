@@ -1,0 +1,53 @@
+"""The ledger: every claim of arXiv 2609.01231v1 that a number can test, each with a verdict computed from tables.
+
+A claim is one function of the tables, registered with its written rule (`ledger.claim`). Conventions that hold for all:
+
+- **reproduced**: the rule holds. **corrected**: the claim's own definitions give another number, which is given.
+  **qualified**: true under conditions that the paper does not state. **not reproduced**: the rule fails.
+  **not run**: a table, cell or measure is missing; the evidence says which.
+- **Intervals**: a training claim is judged on the 95 % t interval over seeds of one number a seed. The whole interval
+  inside the rule's bounds: reproduced. All of it outside: not reproduced. Across a bound: qualified, for the seeds do
+  not settle it. A single run has no interval: inside the bounds it is qualified, outside not reproduced.
+- **Several parts**: where a rule has several and does not say otherwise, the verdict is that of the parts if they
+  agree, and qualified if they differ.
+- **Values that are not finite**: a claim that reads a measure which is not finite in some run of its cells is not
+  reproduced, and the evidence names cell, seed and step; no run is left out. A measure that a cell lacks altogether is
+  missing: not run.
+- **Scale**: a verdict on training holds at the scale that the row states.
+"""
+
+from attnid.claims import counts, invariances, published, training
+from attnid.claims.ledger import (
+    CORRECTED,
+    NOT_REPRODUCED,
+    NOT_RUN,
+    QUALIFIED,
+    REGISTER,
+    REPRODUCED,
+    VERDICTS,
+    Claim,
+    Finding,
+    all_claims,
+    judge,
+)
+from attnid.claims.render import to_latex, to_markdown
+
+__all__ = [
+    "CORRECTED",
+    "NOT_REPRODUCED",
+    "NOT_RUN",
+    "QUALIFIED",
+    "REGISTER",
+    "REPRODUCED",
+    "VERDICTS",
+    "Claim",
+    "Finding",
+    "all_claims",
+    "counts",
+    "invariances",
+    "judge",
+    "published",
+    "to_latex",
+    "to_markdown",
+    "training",
+]

@@ -1,0 +1,103 @@
+"""The table claims for readers: as Markdown, and as LaTeX macros."""
+
+import re
+from math import isfinite
+
+import pandas as pd
+
+from attnid.claims.ledger import REGISTER, VERDICTS
+
+DIGITS = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "^": r"\textasciicircum{}",
+    "~": r"\textasciitilde{}",
+    **{character: f"\\{character}" for character in "{}$&#%_"},
+}
+
+
+def to_markdown(frame: pd.DataFrame) -> str:
+    """The claims as a page: the verdicts in one table, then each claim with its evidence and its rule."""
+    counts = frame["verdict"].value_counts()
+    tally = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if verdict in counts)
+    lines = [
+        "# Claims of arXiv 2609.01231",
+        "",
+        f"{len(frame)} claims: {tally}.",
+        "",
+        "| claim | section | what the paper says | printed | measured | seeds | verdict |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    lines += [_markdown_row(row) for row in _rows(frame)]
+    for row in _rows(frame):
+        lines += ["", f"## {row['id']}: {row['verdict']}", "", f"{row['statement']} ({row['at']}).", ""]
+        lines += [f"- Evidence: {row['evidence']}"]
+        lines += [f"- Scale: {row['scale']}"] if row["scale"] else []
+        lines += [f"- Rule: {REGISTER[str(row['id'])].rule}"]
+    return "\n".join(lines) + "\n"
+
+
+def to_latex(frame: pd.DataFrame) -> str:
+    """One macro for each claim's value, its interval, seeds, scale, printed value and verdict.
+
+    The names derive from the id: `qk-fraction` gives \\attnidQkFraction, \\attnidQkFractionLow, ...High, ...Seeds,
+    ...Scale, ...Printed and ...Verdict; digits are spelled out. A missing value is a dash.
+    """
+    lines = ["% Values and verdicts of the claims of arXiv 2609.01231. \\input this file in the preamble."]
+    for row in _rows(frame):
+        name = macro_name(str(row["id"]))
+        bodies = {
+            "": _latex_number(row["measured"]),
+            "Low": _latex_number(row["low"]),
+            "High": _latex_number(row["high"]),
+            "Seeds": str(row["seeds"]),
+            "Scale": escape(str(row["scale"] or "--")),
+            "Printed": escape(str(row["printed"])) if _given(row["printed"]) else "--",
+            "Verdict": escape(str(row["verdict"])),
+        }
+        lines += [f"\\newcommand{{{name}{suffix}}}{{{body}}}" for suffix, body in bodies.items()]
+    return "\n".join(lines) + "\n"
+
+
+def macro_name(id: str) -> str:
+    """The macro of a claim: letters only, each word of the id capitalised, digits spelled out."""
+    spelled = re.sub(r"\d", lambda digit: f"-{DIGITS[int(digit.group())]}-", id)
+    return "\\attnid" + "".join(word.capitalize() for word in spelled.split("-") if word)
+
+
+def escape(text: str) -> str:
+    """Text with LaTeX's special characters escaped."""
+    return "".join(LATEX.get(character, character) for character in text)
+
+
+def _rows(frame: pd.DataFrame) -> list[dict[str, object]]:
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+
+
+def _markdown_row(row: dict[str, object]) -> str:
+    printed = str(row["printed"]) if _given(row["printed"]) else ""
+    cells = [row["id"], row["at"], row["statement"], printed, _interval(row), row["seeds"] or "", row["verdict"]]
+    return "| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |"
+
+
+def _interval(row: dict[str, object]) -> str:
+    measured, low, high = (_float(row[name]) for name in ("measured", "low", "high"))
+    if not isfinite(measured):
+        return ""
+    return f"{measured:.4g}" + (f" ({low:.3g} to {high:.3g})" if isfinite(low) and isfinite(high) else "")
+
+
+def _latex_number(value: object) -> str:
+    number = _float(value)
+    if not isfinite(number):
+        return "--"
+    mantissa, _, exponent = f"{number:.4g}".partition("e")
+    return rf"\ensuremath{{{mantissa} \times 10^{{{int(exponent)}}}}}" if exponent else rf"\ensuremath{{{mantissa}}}"
+
+
+def _float(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else float("nan")
+
+
+def _given(value: object) -> bool:
+    return isinstance(value, str)
