@@ -198,6 +198,13 @@ def summary_of(tables: Tables, cell: str, measure: str) -> pd.DataFrame:
     return summary[(summary["cell"] == cell) & (summary["measure"] == measure)].sort_values("step")
 
 
+def summary_rows(tables: Tables, cells: Iterable[str], measures: Iterable[str]) -> pd.DataFrame:
+    """Rows of the table summary for these cells and measures, the end of training first."""
+    summary = tables["summary"]
+    rows = summary[summary["cell"].isin(list(cells)) & summary["measure"].isin(list(measures))]
+    return rows.sort_values(["step", "measure", "cell"], ascending=[False, True, True])
+
+
 def over_heads(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
     """Minimum, median and maximum of a measure over the rows of each run and step, then their means over seeds.
 
@@ -218,9 +225,10 @@ def not_finite(frame: pd.DataFrame, measures: Sequence[str], names: Mapping[str,
     sentences = []
     for cell, name in names.items():
         rows = frame[frame["cell"] == cell]
-        bad = ~np.isfinite(rows[list(measures)].astype(float))
-        if bad.to_numpy().any():
-            which, where = ", ".join(bad.columns[bad.any()]), rows[bad.any(axis=1)]
-            runs, of, first = where["seed"].nunique(), rows["seed"].nunique(), where["step"].min()
+        bad = ~np.isfinite(rows[list(measures)].to_numpy(float))
+        if bad.any():
+            where, of = rows[bad.any(axis=1)], rows["seed"].nunique()
+            runs, first = where["seed"].nunique(), where["step"].min()
+            which = ", ".join(measure for measure, lost in zip(measures, bad.any(axis=0), strict=True) if lost)
             sentences.append(f"{name}: not finite in {runs} of {of} runs, first at step {first}: {which}.")
     return sentences

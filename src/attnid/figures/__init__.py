@@ -1,7 +1,8 @@
 """Figures, one module each: tables in, a picture out, nothing recomputed.
 
-A figure module has a TITLE, a CAPTION, the names of the TABLES it needs (first the one to print behind the picture) and
-`draw(tables)`. This package imports none of them, so that a change to one figure leaves the others as they are.
+A figure module has a TITLE, a CAPTION, the names of the TABLES it needs, `draw(tables)`, and `behind(tables)`: the rows
+of the first of its tables that it draws. This package imports none of them, so that a change to one figure leaves the
+others as they are.
 """
 
 from collections.abc import Mapping
@@ -26,6 +27,9 @@ class FigureModule(Protocol):
 
     def draw(self, tables: Mapping[str, pd.DataFrame]) -> Figure:
         """Draw the figure; `tables` maps the names in TABLES to frames with the columns of `attnid.tables`."""
+
+    def behind(self, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
+        """Rows of the first table in TABLES that the figure draws, most telling first."""
 
 
 def load(name: str) -> FigureModule:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from attnid import style
@@ -15,6 +16,7 @@ CAPTION = (
 )
 TABLES = ("ranks",)
 
+COLUMNS = ("layer", "d_model", "n_heads", "qk_head_dim", "v_head_dim", "parameters", "unidentified", "rank")
 MARKERS = ("o", "s", "^", "D", "v")
 RING: Any = {"marker": "o", "markersize": 7, "markerfacecolor": "none", "linestyle": "none", "markeredgewidth": 0.8}
 
@@ -22,8 +24,7 @@ RING: Any = {"marker": "o", "markersize": 7, "markerfacecolor": "none", "linesty
 @style.styled
 def draw(tables: style.Tables) -> Figure:
     """Draw one line of closed forms and one row of measured points for each number of heads."""
-    ranks = tables["ranks"]
-    ranks = ranks[ranks["group"] == "head-width"]
+    ranks = _rows(tables)
     if ranks.empty:
         return style.nothing_drawn(style.SINGLE, ["no layers with free head widths in the table of ranks"])
     figure, axes = style.panels(style.SINGLE, 2.7)
@@ -48,3 +49,13 @@ def draw(tables: style.Tables) -> Figure:
     ax.set_title("line: closed form, point: rank", loc="left")
     ax.legend(loc=(0.04, 0.62))
     return figure
+
+
+def behind(tables: style.Tables) -> pd.DataFrame:
+    """Rows and columns of the table ranks that the figure draws."""
+    return _rows(tables)[[*COLUMNS]]
+
+
+def _rows(tables: style.Tables) -> pd.DataFrame:
+    ranks = tables["ranks"]
+    return ranks[ranks["group"] == "head-width"]

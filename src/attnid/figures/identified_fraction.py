@@ -1,5 +1,6 @@
 """Identified fraction of a whole layer against the number of heads."""
 
+import pandas as pd
 from matplotlib.figure import Figure
 
 from attnid import style
@@ -18,13 +19,13 @@ SERIES = (
     ("heads-gqa", "GQA", style.PALETTE[2], "^", "-."),
     ("heads-rope-gqa", "RoPE + GQA", style.PALETTE[3], "D", ":"),
 )
+COLUMNS = ("layer", "d_model", "n_heads", "n_kv_heads", "parameters", "identified", "identified_fraction", "rank")
 
 
 @style.styled
 def draw(tables: style.Tables) -> Figure:
     """Draw one line of closed forms and one row of measured points for each kind of layer."""
-    ranks = tables["ranks"]
-    ranks = ranks[ranks["group"].isin([group for group, *_ in SERIES])]
+    ranks = _rows(tables)
     if ranks.empty:
         return style.nothing_drawn(style.SINGLE, ["no layers in the table of ranks"])
     figure, axes = style.panels(style.SINGLE, 2.7)
@@ -45,3 +46,13 @@ def draw(tables: style.Tables) -> Figure:
     ax.legend(loc="lower right")
     style.footnotes(figure, missing)
     return figure
+
+
+def behind(tables: style.Tables) -> pd.DataFrame:
+    """Rows and columns of the table ranks that the figure draws."""
+    return _rows(tables)[[*COLUMNS]]
+
+
+def _rows(tables: style.Tables) -> pd.DataFrame:
+    ranks = tables["ranks"]
+    return ranks[ranks["group"].isin([group for group, *_ in SERIES])]

@@ -31,6 +31,7 @@ TITLES = (
     "$\\tau$\n$\\mathrm{trace}(G_Q-G_K)$",
     "$\\mu$\n$\\lambda_{\\min}(G_Q)+\\lambda_{\\min}(G_K)$",
 )
+LOSSES, RHOS = ("train_loss", "val_loss"), ("rho_qk", "rho_qk_augmented")
 BY_LAYER = ("beta", "tau", "mu")
 
 
@@ -56,10 +57,15 @@ def draw(tables: style.Tables) -> Figure:
     style.legend_above(figure, [ax for row in axes for ax in row[[0, 1, 2]]], columns=6)
     names = dict(zip(cells["cell"], cells["case"].map(style.case_label), strict=True))
     notes = [f"No runs of {case}." for case in CASES if case not in set(cells["case"])]
-    notes += style.not_finite(tables["steps"], ["train_loss", "val_loss"], names)
-    measures = ["rho_qk", "rho_qk_augmented", "update_norm", *BY_LAYER]
+    notes += style.not_finite(tables["steps"], LOSSES, names)
+    measures = [*RHOS, "update_norm", *BY_LAYER]
     style.footnotes(figure, notes + style.not_finite(style.step_rows(tables), measures, names))
     return figure
+
+
+def behind(tables: style.Tables) -> pd.DataFrame:
+    """Rows of the table summary that the figure draws, the end of training first."""
+    return style.summary_rows(tables, style.cells_of(tables, "cases")["cell"], [*LOSSES, *RHOS, *BY_LAYER])
 
 
 def _draw_case(row: Any, tables: style.Tables, cell: pd.Series) -> None:

@@ -1,5 +1,6 @@
 """Figure 3 of the paper: gradient norms of the key bias and of the query bias."""
 
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -40,6 +41,12 @@ def draw(tables: style.Tables) -> Figure:
     measures = [measure for measure, *_ in BIASES]
     style.footnotes(figure, notes + style.not_finite(style.step_rows(tables), measures, names))
     return figure
+
+
+def behind(tables: style.Tables) -> pd.DataFrame:
+    """Rows of the table summary that the figure draws, the end of training first."""
+    cells = style.cells_of(tables, "cases")
+    return style.summary_rows(tables, cells.loc[cells["case"].isin(CASES), "cell"], [measure for measure, *_ in BIASES])
 
 
 def _draw_case(ax: Axes, tables: style.Tables, cell: str, name: str) -> list[str]:

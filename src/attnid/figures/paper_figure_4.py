@@ -44,6 +44,13 @@ def draw(tables: style.Tables) -> Figure:
     return figure
 
 
+def behind(tables: style.Tables) -> pd.DataFrame:
+    """Rows of the table summary that the figure draws, the end of training first."""
+    return style.summary_rows(
+        tables, style.cells_of(tables, "learning_rates")["cell"], [measure for measure, *_ in MEASURES]
+    )
+
+
 def _draw_measure(ax: Axes, tables: style.Tables, cells: pd.DataFrame, measure: str) -> None:
     for index, (_, cell) in enumerate(cells.iterrows()):
         color, line = style.ORDERED[index % len(style.ORDERED)], style.LINES[index % len(style.LINES)]

@@ -43,6 +43,13 @@ def draw(tables: style.Tables) -> Figure:
     return figure
 
 
+def behind(tables: style.Tables) -> pd.DataFrame:
+    """Rows and columns of the table heads that the figure draws."""
+    return _settled(style.cells_of(tables, "heads"), style.step_rows(tables))[
+        ["cell", "seed", "step", "layer", "head", "rho_qk"]
+    ]
+
+
 def _draw_null(ax: Axes, cells: pd.DataFrame) -> None:
     null = cells.drop_duplicates("n_heads").sort_values("n_heads")
     counts = null["n_heads"]
@@ -53,9 +60,13 @@ def _draw_null(ax: Axes, cells: pd.DataFrame) -> None:
 
 def _settled_medians(cells: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
     """Median of rho over layers, heads and the second half of the steps: one row a number of heads and seed."""
+    return _settled(cells, heads).groupby(["n_heads", "seed"])["rho_qk"].median().reset_index()
+
+
+def _settled(cells: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
+    """Rows of these cells in the second half of the steps."""
     rows = heads.merge(cells[["cell", "n_heads", "steps"]], on="cell")
-    rows = rows[rows["step"] > rows["steps"] / 2]
-    return rows.groupby(["n_heads", "seed"])["rho_qk"].median().reset_index()
+    return rows[rows["step"] > rows["steps"] / 2]
 
 
 def _draw_case(ax: Axes, medians: pd.DataFrame, case: str, marker: str, dodge: float) -> None:

@@ -29,8 +29,7 @@ SHOWN = 1 / 3
 def draw(tables: style.Tables) -> Figure:
     """Draw one column a run, rho above and the update norm below."""
     cells, notes = [], []
-    for group, case, precision in RUNS:
-        cell = style.cell_of(style.cells_of(tables, group), case=case, precision=precision)
+    for (_, case, precision), cell in zip(RUNS, _cells(tables), strict=True):
         if cell is None:
             notes.append(f"No runs of {case} in {precision}.")
         else:
@@ -41,7 +40,7 @@ def draw(tables: style.Tables) -> Figure:
     heads = style.step_rows(tables)
     for column, cell in zip(axes.T, cells, strict=True):
         column[0].set_title(f"SGD, floor {cell['lr_floor']:g}, {cell['precision']}", fontweight="bold")
-        _draw_run(column, heads[heads["cell"] == cell["cell"]], cell)
+        _draw_run(column, _end(heads, cell), cell)
     for ax, (_, label) in zip(axes[:, 0], MEASURES, strict=True):
         ax.set_ylabel(label)
     style.legend_above(figure, axes[0], columns=4)
@@ -51,8 +50,28 @@ def draw(tables: style.Tables) -> Figure:
     return figure
 
 
+def behind(tables: style.Tables) -> pd.DataFrame:
+    """Rows and columns of the table heads that the figure draws, the end of training first."""
+    heads = style.step_rows(tables)[["cell", "seed", "step", "layer", "head", *(measure for measure, _ in MEASURES)]]
+    shown = [_end(heads, cell) for cell in _cells(tables) if cell is not None]
+    rows = pd.concat([heads.head(0), *shown])
+    return rows.sort_values("step", ascending=False, kind="stable")
+
+
+def _cells(tables: style.Tables) -> list[pd.Series | None]:
+    """The row of the table cells behind each of RUNS, None where there are no runs."""
+    return [
+        style.cell_of(style.cells_of(tables, group), case=case, precision=precision) for group, case, precision in RUNS
+    ]
+
+
+def _end(heads: pd.DataFrame, cell: pd.Series) -> pd.DataFrame:
+    """Rows of a cell in the last part of its steps."""
+    rows = heads[heads["cell"] == cell["cell"]]
+    return rows[rows["step"] > (1 - SHOWN) * cell["steps"]]
+
+
 def _draw_run(column: Sequence[Axes], rows: pd.DataFrame, cell: pd.Series) -> None:
-    rows = rows[rows["step"] > (1 - SHOWN) * cell["steps"]]
     color = style.case_color(cell["case"])
     for ax, (measure, _) in zip(column, MEASURES, strict=True):
         style.envelope(ax, style.over_heads(rows, measure), color, label=style.case_label(cell["case"]))

@@ -43,7 +43,7 @@ SPANS = (
 @style.styled
 def draw(tables: style.Tables) -> Figure:
     """Draw the table with one row a head width."""
-    rows = tables["squad"].sort_values("head_dim")
+    rows = behind(tables)
     if rows.empty:
         return style.nothing_drawn(style.DOUBLE, ["no rows in the table of the SQuAD ablation"])
     figure = Figure(figsize=(style.DOUBLE, 0.8 + 0.2 * len(rows)))
@@ -57,6 +57,11 @@ def draw(tables: style.Tables) -> Figure:
             ax.text(x, place, cell(row), ha="center", va="center")
     _rule(ax, 0, 1, len(rows) - 0.4, 0.8)
     return figure
+
+
+def behind(tables: style.Tables) -> pd.DataFrame:
+    """The table squad, all of it."""
+    return tables["squad"].sort_values("head_dim")
 
 
 def _draw_head(ax: Axes, model: pd.Series) -> None:

@@ -1,0 +1,226 @@
+import re
+from html import escape
+from html.parser import HTMLParser
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import synthetic
+
+from attnid import report, style, tables
+
+VOID = {"meta", "link", "img", "br", "hr", "input"}
+HOSTILE = "<script>alert('x')</script> & \"quoted\""
+
+
+@pytest.fixture(scope="module")
+def picture(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    figure, _ = style.panels(style.DOUBLE, 1.0)
+    path = tmp_path_factory.mktemp("figure") / "figure.png"
+    style.save(figure, path)
+    return path.read_bytes()
+
+
+def run(**changes: Any) -> dict[str, Any]:
+    return {
+        "cell": "sgd_h4_3f2a91",
+        "seeds": [1, 2, 3],
+        "device": "cpu",
+        "threads": 1,
+        "commit": "0123abc",
+        "versions": {"python": "3.11.2", "torch": "2.13.0"},
+        "started": "2026-09-20T10:00:00+00:00",
+        "seconds": 61.2,
+        "settings": {"lr": 0.25, "steps": 600},
+    } | changes
+
+
+def page(picture: bytes, **changes: Any) -> str:
+    table = pd.DataFrame({"layer": "plain", "rank": range(3)})
+    entry = report.FigureEntry("A figure", "What it shows.", picture, table, "results/analysis/ranks.parquet")
+    inputs: dict[str, Any] = {
+        "claims": synthetic.claims(),
+        "rules": {"six-heads": "the count of a layer with six heads"},
+        "figures": {"a_figure": entry},
+        "runs": [run()],
+        "config": {"model": {"n_layers": 2}},
+        "created": "2026-09-20 11:00 UTC",
+    }
+    return report.render(**inputs | changes)
+
+
+class Page(HTMLParser):
+    """Parses a page strictly: every element closed in order; keeps tags, attributes and text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        names = [name for name, _ in attrs]
+        assert len(names) == len(set(names)), f"attribute twice in {tag}"
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not self.open or self.open[-1] not in ("script", "style"):
+            self.text += data
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def test_the_page_is_well_formed_and_small(picture: bytes) -> None:
+    html = page(picture)
+    parsed = Page(html)
+    assert html.startswith("<!DOCTYPE html>")
+    assert parsed.all("html")[0]["lang"] == "en"
+    assert len(html.encode()) < 5 * 2**20
+    ids = [attributes["id"] for _, attributes in parsed.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_claim_is_listed_with_its_verdict_numbers_and_rule(picture: bytes) -> None:
+    html = page(picture)
+    parsed = Page(html)
+    rows = {row["id"]: row["data-verdict"] for row in parsed.all("tr") if "data-verdict" in row}
+    claims = synthetic.claims()
+    assert rows == {f"claim-{name}": verdict for name, verdict in zip(claims["id"], claims["verdict"], strict=True)}
+    for column in ("at", "statement", "scale", "evidence"):
+        assert all(text in parsed.text for text in claims[column])
+    assert "the count of a layer with six heads" in parsed.text
+    assert "No rule is written down for this claim." in parsed.text
+    assert "0.04 [0.03, 0.05]" in " ".join(parsed.text.split())
+    assert parsed.text.index("Claims") < parsed.text.index("A figure") < parsed.text.rindex("Errata")
+
+
+def test_verdicts_are_counted(picture: bytes) -> None:
+    claims = pd.concat([synthetic.claims(), synthetic.claims().assign(id=lambda frame: "again-" + frame["id"]).head(1)])
+    text = " ".join(Page(page(picture, claims=claims)).text.split())
+    assert "2 reproduced 1 corrected 1 qualified 1 not reproduced 1 not run" in text
+
+
+def test_the_errata_are_the_corrected_and_the_qualified_claims(picture: bytes) -> None:
+    html = page(picture)
+    errata = html[html.index('<h2 id="errata"') : html.index('<h2 id="provenance"')]
+    assert re.findall(r'href="#claim-([\w-]+)"', errata) == ["six-heads", "key-bias-dead"]
+    claims = synthetic.claims()
+    assert "No claim came out as corrected or qualified." in page(
+        picture, claims=claims[claims["verdict"] == "not run"]
+    )
+
+
+def test_text_from_outside_is_escaped(picture: bytes) -> None:
+    claims = synthetic.claims()
+    for column in ("id", "at", "statement", "printed", "evidence", "scale"):
+        claims[column] = HOSTILE
+    table = pd.DataFrame({HOSTILE: [HOSTILE]})
+    html = page(
+        picture,
+        claims=claims,
+        rules={HOSTILE: HOSTILE},
+        figures={"a_figure": report.FigureEntry(HOSTILE, HOSTILE, picture, table, HOSTILE)},
+        runs=[run(cell=HOSTILE, device=HOSTILE, versions={HOSTILE: HOSTILE}, settings={HOSTILE: HOSTILE})],
+        config={HOSTILE: HOSTILE},
+        created=HOSTILE,
+    )
+    assert "<script>alert" not in html
+    assert escape("<script>alert(", quote=False) in html
+    assert len(Page(html).all("script")) == 1
+
+
+def test_nothing_is_fetched(picture: bytes) -> None:
+    html = page(picture)
+    for _, attributes in Page(html).tags:
+        for name in ("src", "href", "srcset", "data", "action", "poster"):
+            assert (attributes.get(name) or "#").startswith(("#", "data:"))
+    assert not re.search(r"https?://|@import|url\(|fetch\(", html)
+
+
+def test_figures_are_inline_with_a_text_and_their_table(picture: bytes) -> None:
+    parsed = Page(page(picture))
+    (image,) = parsed.all("img")
+    assert (image["src"] or "").startswith("data:image/png;base64,iVBOR")
+    assert image["alt"] == "A figure. What it shows."
+    assert (image["width"], image["height"]) == ("960", "137")
+    assert "The 3 rows behind the figure, in results/analysis/ranks.parquet" in parsed.text
+
+
+def test_a_long_table_is_cut_and_says_so(picture: bytes) -> None:
+    table = pd.DataFrame({"step": np.arange(1000, 2000)})
+    entry = report.FigureEntry("Long", "A long table.", picture, table, "results/metrics/summary.parquet")
+    text = Page(page(picture, figures={"long": entry})).text
+    assert "The first 40 of 1000 rows behind the figure; all of them are in results/metrics/summary.parquet" in text
+    assert "1039" in text
+    assert "1040" not in text
+
+
+def test_the_provenance_names_versions_devices_commits_seeds_and_time(picture: bytes) -> None:
+    runs = [run(), run(cell="adamw", device="cuda (H200)", seeds=[4], seconds=3600.0, versions={"torch": "2.14.0"})]
+    text = Page(page(picture, runs=runs)).text
+    for fact in ("cpu, cuda (H200)", "0123abc", "1, 2, 3, 4", "1 h 1 min in 2 jobs", "2.13.0, 2.14.0", "lr: 0.25"):
+        assert fact in text
+    assert "n_layers: 2" in text
+    assert "No training ran for this page." in Page(page(picture, runs=[])).text
+
+
+def test_headers_have_a_scope_and_details_a_summary(picture: bytes) -> None:
+    parsed = Page(page(picture))
+    assert all(header["scope"] in ("col", "row") for header in parsed.all("th"))
+    assert len(parsed.all("details")) == len(parsed.all("summary"))
+    levels = [int(tag[1]) for tag, _ in parsed.tags if re.fullmatch(r"h[1-6]", tag)]
+    assert levels[0] == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_colours_have_enough_contrast(scheme: str, picture: bytes) -> None:
+    blocks = re.findall(r":root \{(.*?)\}", page(picture), flags=re.DOTALL)
+    block = blocks[0 if scheme == "light" else 1]
+    colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+    for name in ("ink", "soft", "link", *(verdict.replace(" ", "-") for verdict in report.VERDICTS)):
+        assert min(_contrast(colors[name], colors[ground]) for ground in ("page", "panel")) >= 4.5
+
+
+def _contrast(one: str, other: str) -> float:
+    """Contrast ratio of two colours as WCAG 2 defines it."""
+    light, dark = sorted((_luminance(one), _luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(color: str) -> float:
+    channels = [int(color[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+    linear = [channel / 12.92 if channel <= 0.04045 else ((channel + 0.055) / 1.055) ** 2.4 for channel in channels]
+    return float(np.dot([0.2126, 0.7152, 0.0722], linear))
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [(None, "–"), (float("nan"), "–"), (pd.NA, "–"), (0.0312499, "0.03125"), (4096, "4096"), (1.0, "1"),
+     (2.5e-9, "2.5e-09"), (float("inf"), "inf"), (np.int64(3), "3"), (True, "yes"), (np.False_, "no"), ("1 - 1/(2H)", "1 - 1/(2H)")],
+)  # fmt: skip
+def test_numbers_are_short(value: Any, shown: str) -> None:
+    assert report.number(value) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(0.4, "0 s"), (59.7, "1 min 0 s"), (123, "2 min 3 s"), (7300, "2 h 1 min")]
+)
+def test_durations_are_readable(seconds: float, shown: str) -> None:
+    assert report.duration(seconds) == shown
+
+
+def test_the_claims_of_these_tests_fit_the_table(tmp_path: Any) -> None:
+    tables.write(tables.CLAIMS, synthetic.claims(), tmp_path / "claims.parquet")
+    assert set(tables.read(tables.CLAIMS, tmp_path / "claims.parquet")["verdict"]) == set(report.VERDICTS)
