@@ -1,4 +1,30 @@
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+from attnid import claims, figures, paths, report, tables
 from attnid.job import job
 
+
+def entry(name: str) -> report.FigureEntry:
+    module = figures.load(name)
+    behind = module.TABLES[0]
+    return report.FigureEntry(
+        title=module.TITLE,
+        caption=module.CAPTION,
+        png=paths.figure(name, "png").read_bytes(),
+        table=tables.read(tables.BY_NAME[behind], Path(snakemake.input[behind])),
+        table_path=snakemake.input[behind],
+    )
+
+
 with job(snakemake.log[0]):
-    pass
+    page = report.render(
+        claims=tables.read(tables.CLAIMS, Path(snakemake.input.claims)),
+        rules={claim.id: claim.rule for claim in claims.all_claims()},
+        figures={name: entry(name) for name in figures.NAMES},
+        runs=json.loads(Path(snakemake.input.runs).read_text()),
+        config=snakemake.params.config,
+        created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+    Path(snakemake.output[0]).write_text(page, encoding="utf-8")
