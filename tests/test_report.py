@@ -208,7 +208,8 @@ def _luminance(color: str) -> float:
 @pytest.mark.parametrize(
     ("value", "shown"),
     [(None, "–"), (float("nan"), "–"), (pd.NA, "–"), (0.0312499, "0.03125"), (4096, "4096"), (1.0, "1"),
-     (2.5e-9, "2.5e-09"), (float("inf"), "inf"), (np.int64(3), "3"), (True, "yes"), (np.False_, "no"), ("1 - 1/(2H)", "1 - 1/(2H)")],
+     (2.5e-9, "2.5e-09"), (float("inf"), "inf"), (np.int64(3), "3"), (True, "yes"), (np.False_, "no"),
+     ("1 - 1/(2H)", "1 - 1/(2H)")],
 )  # fmt: skip
 def test_numbers_are_short(value: Any, shown: str) -> None:
     assert report.number(value) == shown

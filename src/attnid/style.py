@@ -208,13 +208,15 @@ def summary_rows(tables: Tables, cells: Iterable[str], measures: Iterable[str]) 
 def over_heads(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
     """Minimum, median and maximum of a measure over the rows of each run and step, then their means over seeds.
 
-    The same order of operations as in the table summary, for rows of the table heads that it does not hold: one layer
-    alone, or the phase after a rebalancing.
+    As in the table summary, for rows of the table heads that it does not hold: one layer alone, or the phase after a
+    rebalancing. What a value that is not finite enters is missing.
     """
-    runs = frame.groupby(["step", "phase", "seed"])[measure].agg(["min", "median", "max"])
-    means = runs.groupby(["step", "phase"]).mean().reset_index()
+    point = ["step", "phase"]
+    runs = frame.groupby([*point, "seed"])[measure].agg(["min", "median", "max"])
+    finite = np.isfinite(frame[measure]).groupby([frame[key] for key in point]).all()
+    means = runs.groupby(point).mean().where(finite).reset_index()
     means = means.rename(columns={"min": "minimum", "max": "maximum"})
-    return means.sort_values(["step", "phase"], ascending=[True, False])  # phase step comes before rebalanced
+    return means.sort_values(point, ascending=[True, False])  # phase step comes before rebalanced
 
 
 def not_finite(frame: pd.DataFrame, measures: Sequence[str], names: Mapping[str, str]) -> list[str]:

@@ -9,7 +9,6 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from attnid import style
-from attnid.tables import PHASE_STEP
 
 TITLE = "Training measures by case (Figure 2 of the paper)"
 CAPTION = (
@@ -65,7 +64,9 @@ def draw(tables: style.Tables) -> Figure:
 
 def behind(tables: style.Tables) -> pd.DataFrame:
     """Rows of the table summary that the figure draws, the end of training first."""
-    return style.summary_rows(tables, style.cells_of(tables, "cases")["cell"], [*LOSSES, *RHOS, *BY_LAYER])
+    return style.summary_rows(
+        tables, style.cells_of(tables, "cases")["cell"], [*LOSSES, *RHOS, "update_norm", *BY_LAYER]
+    )
 
 
 def _draw_case(row: Any, tables: style.Tables, cell: pd.Series) -> None:
@@ -75,7 +76,7 @@ def _draw_case(row: Any, tables: style.Tables, cell: pd.Series) -> None:
     for measure, width, label in (("train_loss", 0.6, "training batch"), ("val_loss", 1.3, "validation")):
         loss = style.summary_of(tables, cell["cell"], measure)
         row[0].plot(loss["step"], loss["median"], color=color, linewidth=width, label=label)
-    _draw_rho(row[1], tables, cell, heads, color)
+    _draw_rho(row[1], tables, cell, color)
     for ax, measure in zip(row[2:], BY_LAYER, strict=True):
         for layer, rows in heads.groupby("layer"):
             line = style.layer_style(int(str(layer)))
@@ -83,7 +84,7 @@ def _draw_case(row: Any, tables: style.Tables, cell: pd.Series) -> None:
     row[3].axhline(0, color=style.GREY, linewidth=0.5, zorder=0)
 
 
-def _draw_rho(ax: Axes, tables: style.Tables, cell: pd.Series, heads: pd.DataFrame, color: str) -> None:
+def _draw_rho(ax: Axes, tables: style.Tables, cell: pd.Series, color: str) -> None:
     style.null_band(ax, cell)
     style.envelope(ax, style.summary_of(tables, cell["cell"], "rho_qk"), color, label=r"$\rho$")
     augmented = style.summary_of(tables, cell["cell"], "rho_qk_augmented")
@@ -95,7 +96,7 @@ def _draw_rho(ax: Axes, tables: style.Tables, cell: pd.Series, heads: pd.DataFra
         linestyle="--",
         label=r"$\rho$ with biases",
     )
-    norms = style.over_heads(heads[heads["phase"] == PHASE_STEP], "update_norm")
+    norms = style.summary_of(tables, cell["cell"], "update_norm")
     twin = ax.twinx()
     twin.spines["right"].set_visible(True)
     twin.plot(norms["step"], norms["maximum"], color=style.GREY, linewidth=0.8, linestyle=":", label="update norm")

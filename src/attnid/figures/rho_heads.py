@@ -1,5 +1,6 @@
 """Rho of the settled part of training against the number of heads."""
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -59,8 +60,14 @@ def _draw_null(ax: Axes, cells: pd.DataFrame) -> None:
 
 
 def _settled_medians(cells: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
-    """Median of rho over layers, heads and the second half of the steps: one row a number of heads and seed."""
-    return _settled(cells, heads).groupby(["n_heads", "seed"])["rho_qk"].median().reset_index()
+    """Median of rho over layers, heads and the second half of the steps: one row a number of heads and seed.
+
+    A run with a value that is not finite has none.
+    """
+    settled = _settled(cells, heads)
+    run = [settled["n_heads"], settled["seed"]]
+    finite = np.isfinite(settled["rho_qk"]).groupby(run).all()
+    return settled["rho_qk"].groupby(run).median().where(finite).reset_index()
 
 
 def _settled(cells: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
@@ -72,7 +79,8 @@ def _settled(cells: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
 def _draw_case(ax: Axes, medians: pd.DataFrame, case: str, marker: str, dodge: float) -> None:
     color = style.case_color(case)
     ax.plot(medians["n_heads"] * dodge, medians["rho_qk"], ".", color=color, markersize=2, alpha=0.5)
-    over_seeds = medians.groupby("n_heads")["rho_qk"].agg(["mean", "sem", "count"])
+    complete = medians.groupby("n_heads").filter(lambda runs: runs["rho_qk"].notna().all())
+    over_seeds = complete.groupby("n_heads")["rho_qk"].agg(["mean", "sem", "count"])
     reach = over_seeds["sem"] * stats.t.ppf(0.975, over_seeds["count"] - 1)
     ax.errorbar(
         over_seeds.index * dodge,

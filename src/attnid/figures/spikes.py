@@ -67,8 +67,8 @@ def _cells(tables: style.Tables) -> list[pd.Series | None]:
 
 def _end(heads: pd.DataFrame, cell: pd.Series) -> pd.DataFrame:
     """Rows of a cell in the last part of its steps."""
-    rows = heads[heads["cell"] == cell["cell"]]
-    return rows[rows["step"] > (1 - SHOWN) * cell["steps"]]
+    start = (1 - SHOWN) * float(cell["steps"])
+    return heads[(heads["cell"] == str(cell["cell"])) & (heads["step"] > start)]
 
 
 def _draw_run(column: Sequence[Axes], rows: pd.DataFrame, cell: pd.Series) -> None:
