@@ -50,6 +50,16 @@ class Count:
         return self.parameters - self.unidentified
 
     @property
+    def identified_query_key(self) -> int:
+        """The part of `identified` on the side of queries and keys."""
+        return self.query_key - self.query_key_gauge - self.dead_key_bias
+
+    @property
+    def identified_value_output(self) -> int:
+        """The part of `identified` on the side of values and output."""
+        return self.value_output - self.value_output_gauge - self.dead_value_bias
+
+    @property
     def identified_fraction(self) -> float:
         """Share of the parameters that mean something."""
         return self.identified / self.parameters
