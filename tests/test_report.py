@@ -11,7 +11,7 @@ import synthetic
 
 from attnid import report, style, tables
 
-VOID = {"meta", "link", "img", "br", "hr", "input"}
+VOID = {"col", "meta", "link", "img", "br", "hr", "input"}
 HOSTILE = "<script>alert('x')</script> & \"quoted\""
 
 
@@ -28,6 +28,7 @@ def run(**changes: Any) -> dict[str, Any]:
         "cell": "sgd_h4_3f2a91",
         "seeds": [1, 2, 3],
         "device": "cpu",
+        "machine": "Linux x86_64, 2 cores",
         "threads": 1,
         "commit": "0123abc",
         "versions": {"python": "3.11.2", "torch": "2.13.0"},
@@ -172,6 +173,7 @@ def test_the_provenance_names_versions_devices_commits_seeds_and_time(picture: b
     for fact in ("cpu, cuda (H200)", "0123abc", "1, 2, 3, 4", "1 h 1 min in 2 jobs", "2.13.0, 2.14.0", "lr: 0.25"):
         assert fact in text
     assert "n_layers: 2" in text
+    assert "Linux x86_64, 2 cores" in text
     assert "No training ran for this page." in Page(page(picture, runs=[])).text
 
 

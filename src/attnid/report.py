@@ -43,7 +43,7 @@ def render(
 
     `claims` has the columns of `tables.CLAIMS`; `rules` holds the rule behind each verdict by claim; `figures` holds
     the figures by name, in the page's order; `runs` has one entry a training job with the keys cell, seeds, device,
-    threads, commit, versions, started, seconds and settings; `config` is the resolved configuration; `created` says
+    machine, threads, commit, versions, started, seconds and settings; `config` is the resolved configuration; `created` says
     when the page was made. All text is escaped.
     """
     ledger = [dict(row, rule=rules.get(row["id"])) for row in _records(claims)]
@@ -58,6 +58,7 @@ def render(
         facts={
             "commit": _distinct(run["commit"] for run in runs),
             "device": _distinct(run["device"] for run in runs),
+            "machine": _distinct(run["machine"] for run in runs),
             "seeds": _distinct(seed for run in runs for seed in _listed(run["seeds"])),
         },
         versions=_versions(runs),
