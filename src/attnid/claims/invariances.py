@@ -15,7 +15,7 @@ THRESHOLDS = (
     f"Unchanged: relative change of the output below {UNCHANGED:.0e} float64 epsilons in every draw; changed: above "
     f"{CHANGED:.0e} in every draw. "
 )
-ALL_OR_NOTHING = "Reproduced if all are so, not reproduced if none is, otherwise qualified. "
+ALL_OR_NOTHING = "Reproduced if all are so, not reproduced if none is, otherwise qualified."
 
 
 @claim(

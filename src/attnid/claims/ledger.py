@@ -147,7 +147,7 @@ def all_claims() -> Iterator[Claim]:
 
 def judge(tables: Tables) -> pd.DataFrame:
     """The table claims: one row a claim, in order, whatever tables there are."""
-    return pd.DataFrame([_row(claim, _finding(claim, tables)) for claim in all_claims()])[CLAIMS.names]
+    return pd.DataFrame([_row(claim, finding(claim, tables)) for claim in all_claims()])[CLAIMS.names]
 
 
 def table(tables: Tables, name: str) -> pd.DataFrame:
@@ -164,7 +164,8 @@ def some(rows: pd.DataFrame, what: str) -> pd.DataFrame:
     return rows
 
 
-def _finding(claim: Claim, tables: Tables) -> Finding:
+def finding(claim: Claim, tables: Tables) -> Finding:
+    """What the tables say about one claim; never an exception for tables that lack something."""
     try:
         return claim.judge(tables)
     except MissingError as reason:

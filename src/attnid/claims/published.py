@@ -47,7 +47,7 @@ def _(tables: Tables) -> Finding:
     else:
         verdict = QUALIFIED if counts.any() else CORRECTED
     listed = [
-        f"d_p = {row['head_dim']}: {row['unidentified'] / 1e6:.4g} M ({row['share_percent']:.3g} %), printed "
+        f"d_p = {row['head_dim']:.0f}: {row['unidentified'] / 1e6:.4g} M ({row['share_percent']:.3g} %), printed "
         f"{row['printed_unidentified']:.4g} M ({row['printed_share_percent']:.3g} %)"
         for _, row in rows.iterrows()
     ]
@@ -147,5 +147,5 @@ def _as_printed(recomputed: pd.Series, printed: pd.Series, half_digit: float) ->
 
 
 def _squad_scale(rows: pd.DataFrame) -> str:
-    first = rows.iloc[0]
-    return f"{first['n_layers']} layers, width {first['d_model']}, {first['n_heads']} heads, as published"
+    layers, width, heads = (rows[name].iloc[0] for name in ("n_layers", "d_model", "n_heads"))
+    return f"{layers} layers, width {width}, {heads} heads, as published"

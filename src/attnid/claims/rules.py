@@ -51,7 +51,7 @@ def formula(rows: pd.DataFrame, quantity: Quantity, text: str, printed: pd.Serie
     ratio = quantity.measured / expected
     holds = _same(quantity.measured, expected)
     worst = furthest_from_one(ratio)
-    evidence = f"{quantity.name}: {text} is the measured number in {holds.sum()} of {len(rows)} layers"
+    evidence = f"{quantity.name}: {text} is the measured number in {holds.sum()} of {len(rows)} rows"
     if not holds.all():
         evidence += f"; not in {_examples(rows, quantity, expected, holds)}"
     return Finding(
@@ -64,8 +64,8 @@ def formula(rows: pd.DataFrame, quantity: Quantity, text: str, printed: pd.Serie
 
 def rank_scale(rows: pd.DataFrame) -> str:
     """Sizes of the layers whose rank settles a claim."""
-    widths = span(rows["d_model"])
-    return f"float64 rank of {len(rows)} layers, width {widths}, heads {span(rows['n_heads'])}"
+    layers = "1 layer" if len(rows) == 1 else f"{len(rows)} layers"
+    return f"float64 rank of {layers}, width {span(rows['d_model'])}, heads {span(rows['n_heads'])}"
 
 
 def combine(verdicts: Iterable[str]) -> str:

@@ -406,7 +406,7 @@ def _(tables: Tables) -> Finding:
         raise MissingError(f"the cell {run.name} has fewer than three rebalancings")
     rows = run.of_heads("beta")
     peaks = reduced(rows[rows["step"].isin(steps)], ["seed", "step"], "beta", "median")
-    peaks = peaks.merge(run.of_steps("lr")[["seed", "step", "lr"]], on=["seed", "step"])
+    peaks = peaks.merge(run.of_steps("lr")[["seed", "step", "lr"]], on=["seed", "step"], how="left")
     slopes = peaks.groupby("seed")[["lr", "beta"]].apply(lambda tooth: log_log_slope(tooth["lr"], tooth["beta"]))
     first, last = (peaks.loc[peaks["step"] == step, "beta"].mean() for step in (steps.min(), steps.max()))
     note = f"{len(steps)} teeth, from {number(first)} to {number(last)}."
@@ -467,7 +467,7 @@ def _(tables: Tables) -> Finding:
     kind=TRAINING,
     statement="The gradient norms of the biases hardly depend on the optimiser",
     rule=BASE + MEDIAN + "Gradient norm of the query bias, SGD with decay over SGD and AdamW over SGD, paired. Hardly: "
-    f"both within a factor of {SAME_ORDER:g}. (The key bias has a rule of its own.)",
+    f"both within a factor of {SAME_ORDER:g} (the key bias has a rule of its own).",
 )
 def _(tables: Tables) -> Finding:
     sgd, decay, adamw = (case(tables, name) for name in ("sgd", "sgd-decay", "adamw"))
@@ -639,7 +639,7 @@ def _against_random_steps(run: Cell) -> str:
 
 def _share_of_gradient(run: Cell, measure: str) -> pd.Series:
     rows = run.of_heads(measure, after=0.5)
-    rows = rows.merge(run.of_steps("grad_norm")[["seed", "step", "grad_norm"]], on=["seed", "step"])
+    rows = rows.merge(run.of_steps("grad_norm")[["seed", "step", "grad_norm"]], on=["seed", "step"], how="left")
     return per_seed(rows.assign(share=rows[measure] / rows["grad_norm"]), "share")
 
 
@@ -658,7 +658,7 @@ def _first_step(run: Cell) -> pd.DataFrame:
     rows = run.of_heads("drift_augmented")
     rows = rows[rows["step"] == rows["step"].min()]
     rates = run.of_steps("lr")[["seed", "step", "lr"]].rename(columns={"lr": "rate"})
-    joined: pd.DataFrame = rows.merge(rates, on=["seed", "step"])
+    joined: pd.DataFrame = rows.merge(rates, on=["seed", "step"], how="left")
     return joined
 
 

@@ -1,0 +1,253 @@
+"""Every claim: two small tables with two verdicts, missing tables, runs that went astray, and what readers get."""
+
+import re
+from math import isnan
+from pathlib import Path
+
+import claim_tables
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from attnid import claims, tables
+from attnid.claims import CORRECTED, NOT_REPRODUCED, NOT_RUN, QUALIFIED, REGISTER, REPRODUCED
+from attnid.claims.ledger import ORDER, finding
+from attnid.claims.render import escape, macro_name
+from attnid.claims.rules import Part, combine
+from attnid.statistics import Estimate, t_interval
+
+REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "paper-claims.yaml"
+
+
+def judged(frames: claim_tables.Frames) -> pd.DataFrame:
+    return claims.judge(frames).set_index("id")
+
+
+def found(id: str, frames: claim_tables.Frames) -> claims.Finding:
+    return finding(REGISTER[id], frames)
+
+
+@pytest.fixture(scope="module")
+def ledger() -> pd.DataFrame:
+    return judged(claim_tables.base())
+
+
+@pytest.mark.parametrize("id", ORDER)
+def test_expected_verdict(id, ledger):
+    assert (ledger.loc[id, "verdict"], id) == (claim_tables.EXPECTED[id], id), ledger.loc[id, "evidence"]
+
+
+@pytest.mark.parametrize("id", ORDER)
+def test_other_tables_give_another_verdict(id):
+    change, verdict = claim_tables.OTHER[id]
+    result = found(id, change(claim_tables.base()))
+    assert result.verdict == verdict, result.evidence
+    assert verdict != claim_tables.EXPECTED[id]
+
+
+@pytest.mark.skipif(not REFERENCE.exists(), reason="the list of claims is not beside the repository")
+def test_the_ledger_lists_every_claim_of_the_paper():
+    reference = yaml.safe_load(REFERENCE.read_text(encoding="utf-8"))
+    assert [(claim.id, claim.at, claim.kind) for claim in claims.all_claims()] == [
+        (entry["id"], entry["at"], entry["kind"]) for entry in reference
+    ]
+
+
+def test_every_claim_states_its_rule_and_itself():
+    for claim in claims.all_claims():
+        assert claim.rule.endswith(".")
+        assert claim.statement
+        assert not claim.statement.endswith(".")
+
+
+def test_without_tables_nothing_is_judged_and_nothing_fails():
+    frame = claims.judge({})
+    assert set(frame["verdict"]) == {NOT_RUN}
+    assert frame["evidence"].str.contains("table .* is missing").all()
+    empty = {table.name: table.schema.empty_table().to_pandas() for table in tables.ALL}
+    assert set(claims.judge(empty)["verdict"]) == {NOT_RUN}
+
+
+def test_a_missing_cell_is_named():
+    frames = claim_tables.base()
+    without = frames | {"cells": frames["cells"][frames["cells"]["case"] != "adamw-cleared"]}
+    row = found("state-clearing-control", without)
+    assert row.verdict == NOT_RUN
+    assert "control" in row.evidence
+    assert "adamw-cleared" in row.evidence
+    assert found("adamw-overlap", without).verdict == REPRODUCED
+
+
+def test_a_measure_that_was_not_stored_is_not_run():
+    row = found("sgd-overlap", claim_tables.measured("rho_qk", np.nan, case="sgd")(claim_tables.base()))
+    assert row.verdict == NOT_RUN
+    assert "rho_qk" in row.evidence
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_run_that_went_astray_is_named_and_never_left_out(value):
+    def astray(rows):
+        return rows["rho_qk"].where((rows["seed"] != 2) | (rows["step"] < 40), value)
+
+    frames = claim_tables.measured("rho_qk", astray, case="sgd")(claim_tables.base())
+    row = found("sgd-overlap", frames)
+    assert row.verdict == NOT_REPRODUCED
+    assert "sgd_lr0.25" in row.evidence
+    assert "seed 2 from step 40" in row.evidence
+    assert found("sgd-beta", frames).verdict == REPRODUCED
+
+
+def test_a_single_run_is_at_most_qualified():
+    frames = claim_tables.base()
+    single = frames | {name: frames[name][frames[name]["seed"] == 0] for name in ("steps", "heads")}
+    ledger = judged(single)
+    training = ledger[(ledger["kind"] == "training") & (ledger.index != "no-rank-deficiency")]
+    assert set(training["verdict"]) == {QUALIFIED}
+    assert set(training["seeds"]) == {1}
+    assert training["low"].isna().all()
+
+
+def test_an_interval_across_the_bound_is_qualified():
+    def uneven(rows):
+        return 0.25 * (0.02 + 0.06 * rows["seed"])
+
+    row = found("sgd-overlap", claim_tables.measured("rho_qk", uneven, case="sgd")(claim_tables.base()))
+    assert row.verdict == QUALIFIED
+    assert row.low < 0.1 < row.high
+
+
+def test_heads_and_steps_are_not_counted_as_runs(ledger):
+    assert set(ledger.loc[ledger["kind"] == "training", "seeds"]) == {len(claim_tables.SEEDS)}
+    assert set(ledger.loc[ledger["kind"] != "training", "seeds"]) == {0}
+
+
+def test_scale_is_that_of_the_runs_and_a_failure_says_whose_it_is(ledger):
+    scale = "2 layers, width 8, 2 heads, context 16, batch 4, 100 steps, king-james, 3 seeds"
+    assert ledger.loc["sgd-overlap", "scale"] == scale
+    change, _ = claim_tables.OTHER["sgd-overlap"]
+    frames = change(claim_tables.base())
+    assert "not the paper's" in found("sgd-overlap", frames).evidence
+    paper = {"n_layers": 6, "d_model": 384, "n_heads": 6, "context": 256, "batch_size": 64, "steps": 5000}
+    own = frames | {"cells": frames["cells"].assign(**paper, corpus="tiny-shakespeare")}
+    own |= {name: own[name].assign(step=50 * own[name]["step"]) for name in ("heads", "steps")}
+    assert "paper's own scale" in found("sgd-overlap", own).evidence
+
+
+def test_corrections_give_the_right_value(ledger):
+    assert ledger.loc["six-heads", "measured"] == pytest.approx(11 / 12)
+    assert ledger.loc["llama2-70b", "measured"] == 8 * 128
+    assert ledger.loc["published-architectures", "measured"] == pytest.approx(0.9577, abs=1e-4)
+    assert ledger.loc["equivalent-size-12-heads", "measured"] == pytest.approx(0.64)
+    assert "25.17 M (11.5 %)" in ledger.loc["squad-table", "evidence"]
+    assert "54.4 %" in ledger.loc["squad-most-benefit", "evidence"]
+    assert "in 2 of 2 rows" in ledger.loc["gqa-factor", "evidence"].rsplit("(H + G)/(2G)", 1)[1]
+
+
+def test_adamw_is_set_against_a_random_step():
+    above = claim_tables.measured("rho_qk", 0.35, case="adamw")(claim_tables.base())
+    row = found("adamw-overlap", above)
+    assert row.verdict == REPRODUCED
+    assert row.measured == pytest.approx(1.4)
+    assert "100.0 % lie above that band" in row.evidence
+
+
+def test_spikes_that_float64_keeps_are_no_artefact():
+    frames = claim_tables.measured(
+        "rho_qk", lambda rows: np.where(rows["step"] > 90, 0.1, 1e-4) * (1 + 0.01 * rows["seed"]), case="sgd-floor"
+    )(claim_tables.base())
+    row = found("overlap-spikes", frames)
+    assert row.verdict == QUALIFIED
+    assert "no artefact" in row.evidence
+
+
+def test_gains_that_identified_parameters_alone_explain_are_reproduced():
+    apart = claim_tables.replaced("squad", lambda frame: frame.assign(attention=[30_000_000] * 4))
+    assert found("squad-most-benefit", apart(claim_tables.base())).verdict == REPRODUCED
+
+
+def test_a_formula_that_no_rank_confirms_is_corrected_by_the_closed_form():
+    spec = claim_tables.layer(8, 2, 4, rotary_dim=4, key_bias=True, value_bias=True, output_bias=True)
+    row = found("dead-bias-total", claim_tables.base() | {"ranks": claim_tables.ranks(spec)})
+    assert row.verdict == CORRECTED
+    assert row.measured == pytest.approx(0.5)
+
+
+def test_head_counts_beyond_the_base_do_not_enter(ledger):
+    frames = claim_tables.base()
+    other = frames["cells"][frames["cells"]["case"] == "adamw"].assign(cell="adamw_h16", n_heads=16)
+    rows = frames["heads"][frames["heads"]["cell"] == "adamw_lr0.001_float32"].assign(cell="adamw_h16", rho_qk=0.9)
+    steps = frames["steps"][frames["steps"]["cell"] == "adamw_lr0.001_float32"].assign(cell="adamw_h16")
+    more = frames | {
+        "cells": pd.concat([other, frames["cells"]], ignore_index=True),
+        "groups": pd.concat([frames["groups"], pd.DataFrame({"group": ["heads"], "cell": ["adamw_h16"]})]),
+        "heads": pd.concat([rows, frames["heads"]], ignore_index=True),
+        "steps": pd.concat([steps, frames["steps"]], ignore_index=True),
+    }
+    assert found("adamw-overlap", more).measured == ledger.loc["adamw-overlap", "measured"]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [(0.2, 0.8, REPRODUCED), (-0.5, 0.5, QUALIFIED), (0.5, 1.5, QUALIFIED), (1.1, 1.2, NOT_REPRODUCED)],
+)
+def test_part_by_its_whole_interval(low, high, verdict):
+    assert Part("", Estimate((low + high) / 2, low, high, 3), 0.0, 1.0).verdict == verdict
+
+
+def test_parts_that_differ_are_qualified():
+    assert combine([REPRODUCED, REPRODUCED]) == REPRODUCED
+    assert combine([REPRODUCED, NOT_REPRODUCED]) == QUALIFIED
+    assert Part("", t_interval([0.5]), 0.0, 1.0).verdict == QUALIFIED
+    assert Part("", t_interval([1.5]), 0.0, 1.0).verdict == NOT_REPRODUCED
+
+
+def test_frame_is_the_table_claims(tmp_path):
+    frame = claims.judge(claim_tables.base())
+    tables.write(tables.CLAIMS, frame, tmp_path / "claims.parquet")
+    again = tables.read(tables.CLAIMS, tmp_path / "claims.parquet")
+    assert list(again["id"]) == list(ORDER)
+    assert list(again["verdict"]) == list(frame["verdict"])
+    assert set(frame["verdict"]) <= set(claims.VERDICTS)
+    assert claims.to_markdown(again) == claims.to_markdown(frame)
+    assert claims.to_latex(again) == claims.to_latex(frame)
+
+
+def test_same_tables_give_the_same_ledger():
+    pd.testing.assert_frame_equal(claims.judge(claim_tables.base()), claims.judge(claim_tables.base()))
+
+
+def test_markdown_has_one_table_row_and_one_section_a_claim(ledger):
+    text = claims.to_markdown(ledger.reset_index())
+    rows = [line for line in text.splitlines() if line.startswith("| ") and not line.startswith("| claim")]
+    assert len(rows) == len(ORDER)
+    assert all(len(re.findall(r"(?<!\\)\|", row)) == 8 for row in rows)
+    for claim in claims.all_claims():
+        assert f"## {claim.id}: {ledger.loc[claim.id, 'verdict']}" in text
+        assert claim.rule in text
+
+
+def test_latex_macros_are_valid_and_distinct(ledger):
+    lines = claims.to_latex(ledger.reset_index()).splitlines()[1:]
+    matches = [re.fullmatch(r"\\newcommand\{\\(attnid[A-Za-z]+)\}\{(.*)\}", line) for line in lines]
+    assert all(matches)
+    assert len({match[1] for match in matches}) == len(lines) == 7 * len(ORDER)
+    for match in matches:
+        body = match[2].replace(r"\{", "").replace(r"\}", "")
+        assert body.count("{") == body.count("}")
+        assert not re.search(r"(?<!\\)[%&#_$]", body)
+    values = {match[1]: match[2] for match in matches}
+    assert values["attnidQkGaugeDimension"] == r"\ensuremath{1}"
+    assert values["attnidSixHeadsVerdict"] == "corrected"
+    assert values["attnidSixHeadsPrinted"] == r"11/12, about 83\%"
+    assert values["attnidSixHeadsLow"] == "--"
+
+
+def test_macro_names_and_escapes():
+    assert macro_name("llama2-70b") == r"\attnidLlamaTwoSevenZeroB"
+    assert escape("50 % of D^2 & {x}_1") == r"50 \% of D\textasciicircum{}2 \& \{x\}\_1"
+
+
+def test_missing_numbers_stay_missing(ledger):
+    assert isnan(ledger.loc["six-heads", "low"])
+    assert claims.judge({})["measured"].isna().all()
