@@ -25,8 +25,8 @@ def test_t_interval_by_hand():
 
 @given(samples)
 def test_t_interval_is_scipys(values):
-    found, expected = t_interval(values), stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
-    if np.ptp(values) > 1e-6:
+    if np.ptp(values) > 0:
+        found, expected = t_interval(values), stats.ttest_1samp(values, 0.0).confidence_interval(0.95)
         assert (found.low, found.high) == pytest.approx((expected.low, expected.high), rel=1e-6, abs=1e-9)
 
 
@@ -54,9 +54,9 @@ def test_paired_differences_use_the_seeds_in_common():
 
 @given(samples, st.floats(0.01, 50))
 def test_equivalence_is_two_one_sided_t_tests(values, margin):
-    result = equivalence(values, margin)
-    if np.ptp(values) < 1e-6:
+    if np.ptp(values) == 0:
         return
+    result = equivalence(values, margin)
     below = stats.ttest_1samp(values, -margin, alternative="greater").pvalue
     above = stats.ttest_1samp(values, margin, alternative="less").pvalue
     assert result.p_value == pytest.approx(max(below, above), rel=1e-6, abs=1e-12)
