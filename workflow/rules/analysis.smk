@@ -4,6 +4,7 @@ ANALYSIS = ("ranks", "invariances", "equivalents", "squad", "architectures")
 rule analyse_layers:
     input:
         library=library("analyse_layers.py"),
+        models=os.path.relpath(sources.PACKAGE / "data" / "architectures.csv"),
         lock=LOCK,
     output:
         **{name: paths.analysis(name) for name in ANALYSIS},

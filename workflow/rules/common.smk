@@ -13,7 +13,7 @@ from attnid import figures as figure_modules
 from attnid.errors import UserError
 
 ENVIRONMENT = Path(workflow.basedir) / "environment.yml"
-LOCK = Path(workflow.basedir) / "requirements.lock"
+LOCK = os.path.relpath(Path(workflow.basedir) / "requirements.lock")
 
 try:
     CONFIG = configuration.parse(config)
@@ -27,9 +27,10 @@ CELLS = configuration.cells(CONFIG)
 
 def library(script, *modules):
     """Files of the package that a script of the workflow imports."""
-    return sources.closure(
+    found = sources.closure(
         Path(workflow.basedir) / "workflow" / "scripts" / script, *modules
     )
+    return [os.path.relpath(path) for path in found]
 
 
 def blocks(cell):

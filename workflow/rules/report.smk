@@ -8,7 +8,7 @@ rule report_page:
             "report_page.py",
             *(f"attnid.figures.{name}" for name in figure_modules.NAMES),
         ),
-        template=Path(workflow.basedir) / "src/attnid/data/report.html.j2",
+        template=os.path.relpath(sources.PACKAGE / "data" / "report.html.j2"),
     output:
         "results/report.html",
     log:

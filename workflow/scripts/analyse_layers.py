@@ -4,11 +4,16 @@ from attnid import analysis, tables
 from attnid.config import Analysis
 from attnid.job import job
 
+
+def report(done: int, total: int, layer: str) -> None:
+    log.info(f"rank {done} of {total}, {layer}")
+
+
 with job(snakemake.log[0]) as log:
     settings = Analysis.model_validate(snakemake.params.analysis)
     grid = analysis.rank_grid(settings.d_model, settings.head_counts, settings.head_widths)
     frames = {
-        "ranks": analysis.rank_table(grid, log.info),
+        "ranks": analysis.rank_table(grid, report=report),
         "invariances": analysis.invariance_table(settings.invariance_draws),
         "equivalents": analysis.equivalent_table(),
         "squad": analysis.squad_table(),
