@@ -43,8 +43,8 @@ def render(
 
     `claims` has the columns of `tables.CLAIMS`; `rules` holds the rule behind each verdict by claim; `figures` holds
     the figures by name, in the page's order; `runs` has one entry a training job with the keys cell, seeds, device,
-    machine, threads, commit, versions, started, seconds and settings; `config` is the resolved configuration; `created` says
-    when the page was made. All text is escaped.
+    machine, threads, commit, versions, started, seconds and settings; `config` is the resolved configuration; `created`
+    says when the page was made. All text is escaped.
     """
     ledger = [dict(row, rule=rules.get(row["id"])) for row in _records(claims)]
     return _template().render(
