@@ -129,7 +129,7 @@ def _enough_sequences(spec: LayerSpec, tokens: int) -> int:
     keys = range(1, tokens + 1) if spec.causal else [tokens] * tokens
     telling = sum(min(H * (n - 1), H * C, E) for n in keys)
     query_key, value_output = _numel(spec.query_key_shapes), _numel(spec.value_output_shapes)
-    needed = max((query_key + value_output) / (tokens * E), query_key / telling)
+    needed = max((query_key + value_output) / (tokens * E), query_key / max(telling, 1))
     return ceil(ROWS_PER_PARAMETER * needed)
 
 
