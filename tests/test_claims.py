@@ -187,6 +187,25 @@ def test_head_counts_beyond_the_base_do_not_enter(ledger):
     assert found("adamw-overlap", more).measured == ledger.loc["adamw-overlap", "measured"]
 
 
+def test_drift_is_read_in_float64_where_there_are_such_runs():
+    frames = claim_tables.base()
+    members = frames["groups"][frames["groups"]["group"] == "learning_rates"]
+    sweep = frames["cells"][frames["cells"]["cell"].isin(members["cell"])]
+
+    def double(frame):
+        return frame.assign(cell=frame["cell"] + "_double")
+
+    copies = {name: double(frames[name][frames[name]["cell"].isin(sweep["cell"])]) for name in ("heads", "steps")}
+    copies["heads"] = copies["heads"].assign(drift_augmented=1.0)
+    more = frames | {name: pd.concat([frames[name], copy], ignore_index=True) for name, copy in copies.items()}
+    more["cells"] = pd.concat([frames["cells"], double(sweep).assign(precision="float64")], ignore_index=True)
+    more["groups"] = pd.concat([frames["groups"], double(members).assign(group="learning_rates_float64")])
+    row = found("drift-square", more)
+    assert row.measured == pytest.approx(0.0, abs=1e-9)
+    assert row.verdict == QUALIFIED
+    assert "float64" in row.scale
+
+
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [(0.2, 0.8, REPRODUCED), (-0.5, 0.5, QUALIFIED), (0.5, 1.5, QUALIFIED), (1.1, 1.2, NOT_REPRODUCED)],
@@ -195,9 +214,22 @@ def test_part_by_its_whole_interval(low, high, verdict):
     assert Part("", Estimate((low + high) / 2, low, high, 3), 0.0, 1.0).verdict == verdict
 
 
-def test_parts_that_differ_are_qualified():
-    assert combine([REPRODUCED, REPRODUCED]) == REPRODUCED
-    assert combine([REPRODUCED, NOT_REPRODUCED]) == QUALIFIED
+@pytest.mark.parametrize(
+    ("parts", "verdict"),
+    [
+        ([REPRODUCED, REPRODUCED], REPRODUCED),
+        ([REPRODUCED, NOT_REPRODUCED], QUALIFIED),
+        ([REPRODUCED, QUALIFIED], QUALIFIED),
+        ([QUALIFIED, QUALIFIED], QUALIFIED),
+        ([QUALIFIED, NOT_REPRODUCED], NOT_REPRODUCED),
+        ([NOT_REPRODUCED, NOT_REPRODUCED], NOT_REPRODUCED),
+    ],
+)
+def test_verdict_of_several_parts(parts, verdict):
+    assert combine(parts) == verdict
+
+
+def test_one_run_is_judged_by_its_value():
     assert Part("", t_interval([0.5]), 0.0, 1.0).verdict == QUALIFIED
     assert Part("", t_interval([1.5]), 0.0, 1.0).verdict == NOT_REPRODUCED
 

@@ -46,6 +46,14 @@ def test_a_value_that_is_not_finite_is_not_dropped(bad):
     assert estimate.n == 3
 
 
+def test_geometric_interval_by_hand():
+    estimate, logs = statistics.geometric_interval([1.0, 10.0, 100.0]), t_interval(np.log([1.0, 10.0, 100.0]))
+    assert estimate.mean == pytest.approx(10.0)
+    assert (estimate.low, estimate.high) == pytest.approx((np.exp(logs.low), np.exp(logs.high)))
+    assert not statistics.geometric_interval([1.0, 0.0]).finite
+    assert not statistics.geometric_interval([1.0, -1.0]).finite
+
+
 def test_paired_differences_use_the_seeds_in_common():
     first = pd.Series({0: 1.0, 1: 2.0, 2: 4.0})
     second = pd.Series({2: 1.0, 1: 1.5, 7: 9.0})

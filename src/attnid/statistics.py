@@ -71,6 +71,13 @@ def t_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
     return Estimate(mean, mean - reach, mean + reach, n)
 
 
+def geometric_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
+    """Geometric mean of one value a run, with the t interval of the logarithms; NaN where one is not positive."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = t_interval(np.log(np.asarray(values, dtype=float)), confidence)
+    return Estimate(float(np.exp(logs.mean)), float(np.exp(logs.low)), float(np.exp(logs.high)), logs.n)
+
+
 def paired_differences(first: pd.Series, second: pd.Series) -> pd.Series:
     """first - second for the seeds that both have; both are indexed by seed."""
     seeds = first.index.intersection(second.index)

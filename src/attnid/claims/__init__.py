@@ -8,8 +8,10 @@ A claim is one function of the tables, registered with its written rule (`ledger
 - **Intervals**: a training claim is judged on the 95 % t interval over seeds of one number a seed. The whole interval
   inside the rule's bounds: reproduced. All of it outside: not reproduced. Across a bound: qualified, for the seeds do
   not settle it. A single run has no interval: inside the bounds it is qualified, outside not reproduced.
-- **Several parts**: where a rule has several and does not say otherwise, the verdict is that of the parts if they
-  agree, and qualified if they differ.
+- **Several parts**: where a rule has several and does not say otherwise, all have to hold: reproduced. If none is
+  reproduced and at least one fails: not reproduced. Otherwise qualified.
+- **Factors**: what is judged by a factor (rho over 1/(2H), a spike over a median, one case over another) is averaged
+  over seeds as its logarithm.
 - **Values that are not finite**: a claim that reads a measure which is not finite in some run of its cells is not
   reproduced, and the evidence names cell, seed and step; no run is left out. A measure that a cell lacks altogether is
   missing: not run.

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from attnid.claims.counts import ungrouped
-from attnid.claims.ledger import INVARIANCE, NOT_REPRODUCED, Finding, Tables, claim, some, table
+from attnid.claims.ledger import INVARIANCE, NOT_REPRODUCED, REPRODUCED, Finding, Tables, claim, some, table
 from attnid.claims.rules import FORMULA_RULE, Quantity, combine, formula, holds_or_not, number
 
 UNCHANGED, CHANGED = 1e4, 1e6
@@ -63,10 +63,8 @@ def _(tables: Tables) -> Finding:
     printed="HD per layer",
     rule=THRESHOLDS + "Not reproduced if a new key bias does not leave a layer without RoPE unchanged. Otherwise two "
     "parts: it leaves a layer with RoPE unchanged; and in all rows of ranks with a key bias and no grouping, with RoPE "
-    "or not, the directions beyond the gauge are H D, by this rule: "
-    + FORMULA_RULE
-    + " Both parts agree, or the claim "
-    "is qualified.",
+    "or not, the directions beyond the gauge are H D, by this rule: " + FORMULA_RULE + " Reproduced if both parts "
+    "are, otherwise qualified.",
 )
 def _(tables: Tables) -> Finding:
     rows = ungrouped(table(tables, "ranks"))
@@ -142,7 +140,7 @@ def _all_expected(unchanged: list[_Outcome], changed: list[_Outcome] | None = No
 
 
 def _dead(anywhere: _Outcome, parts: list[str], note: str, counted: Finding) -> Finding:
-    verdict = combine(parts) if anywhere.unchanged else NOT_REPRODUCED
+    verdict = combine([REPRODUCED, *parts]) if anywhere.unchanged else NOT_REPRODUCED
     finding = _finding(verdict, [anywhere], anywhere.worst)
     evidence = " ".join(filter(None, [finding.evidence, note, counted.evidence]))
     return Finding(verdict, evidence, f"{finding.scale}; {counted.scale}", finding.measured)

@@ -69,9 +69,14 @@ def rank_scale(rows: pd.DataFrame) -> str:
 
 
 def combine(verdicts: Iterable[str]) -> str:
-    """The verdict of a claim with several parts: that of the parts where they agree, `qualified` where they differ."""
+    """The verdict of a claim with several parts.
+
+    Reproduced if all parts are; not reproduced if none is and at least one is not; otherwise qualified.
+    """
     found = set(verdicts)
-    return found.pop() if len(found) == 1 else QUALIFIED
+    if found == {REPRODUCED}:
+        return REPRODUCED
+    return NOT_REPRODUCED if NOT_REPRODUCED in found and REPRODUCED not in found else QUALIFIED
 
 
 def holds_or_not(condition: bool) -> str:

@@ -11,7 +11,7 @@ import pandas as pd
 from attnid import statistics
 from attnid.claims.ledger import NOT_REPRODUCED, Finding, MissingError, NotFiniteError, Tables, some, table
 from attnid.claims.rules import Part, parts_finding
-from attnid.statistics import Estimate, paired_differences, per_seed, reduce_groups, t_interval
+from attnid.statistics import Estimate, geometric_interval, paired_differences, per_seed, reduce_groups
 from attnid.tables import PHASE_REBALANCED, PHASE_STEP
 
 EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7}
@@ -160,13 +160,10 @@ def final_loss(cell: Cell) -> pd.Series:
 
 def factor(numerator: pd.Series, denominator: pd.Series) -> Estimate:
     """Geometric mean over paired seeds of numerator / denominator, with the interval of the logarithms."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logs = paired_differences(np.log(numerator), np.log(denominator))
-    if logs.empty:
+    seeds = numerator.index.intersection(denominator.index)
+    if seeds.empty:
         raise MissingError("the cells compared have no seed in common")
-    estimate = t_interval(logs)
-    mean, low, high = (float(np.exp(value)) for value in (estimate.mean, estimate.low, estimate.high))
-    return Estimate(mean, low, high, estimate.n)
+    return geometric_interval(numerator[seeds] / denominator[seeds])
 
 
 def difference(first: pd.Series, second: pd.Series) -> pd.Series:

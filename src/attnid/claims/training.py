@@ -39,7 +39,7 @@ from attnid.claims.runs import (
     settled_ratio,
     training_finding,
 )
-from attnid.statistics import Estimate, log_log_slope, per_seed, slope, t_interval
+from attnid.statistics import Estimate, geometric_interval, log_log_slope, per_seed, slope, t_interval
 
 CLOSE = 1.5
 """Close to, settled, behaves like: within this factor."""
@@ -74,6 +74,10 @@ BACK_TO_ZERO = 0.01
 
 OPTIMISERS = {"sgd": "SGD", "sgd-decay": "SGD with decay", "adamw": "AdamW", "adamw-rebalanced": "rebalanced AdamW"}
 BASE = "Cells: group `cases` (base head count). "
+SWEEP = (
+    "Cells: group `learning_rates_float64`, else `learning_rates`: in float32 the rounding of the weights makes "
+    "a drift of its own. "
+)
 MEDIAN = f"Per seed: median over layers, heads and the {SETTLED}. "
 
 
@@ -124,7 +128,7 @@ def _(tables: Tables) -> Finding:
 )
 def _(tables: Tables) -> Finding:
     run = case(tables, "sgd")
-    return training_finding([run], [Part("rho over 1/(2H)", t_interval(overlap(run)), upper=FAR_BELOW)])
+    return training_finding([run], [Part("rho over 1/(2H)", geometric_interval(overlap(run)), upper=FAR_BELOW)])
 
 
 @claim(
@@ -175,7 +179,7 @@ def _(tables: Tables) -> Finding:
 )
 def _(tables: Tables) -> Finding:
     run = case(tables, "adamw")
-    part = Part("rho over 1/(2H)", t_interval(overlap(run)), 1 / CLOSE, CLOSE)
+    part = Part("rho over 1/(2H)", geometric_interval(overlap(run)), 1 / CLOSE, CLOSE)
     return training_finding([run], [part], _against_random_steps(run))
 
 
@@ -289,7 +293,7 @@ def _(tables: Tables) -> Finding:
 def _(tables: Tables) -> Finding:
     run = case(tables, "adamw")
     each = reduced(run.of_heads("rho_qk", after=0.5), ["seed", "layer", "head"], "rho_qk", "median")
-    part = Part("largest rho over 1/(2H)", t_interval(per_seed(each, "rho_qk", "max") / run.null), lower=COVERS)
+    part = Part("largest rho over 1/(2H)", geometric_interval(per_seed(each, "rho_qk", "max") / run.null), lower=COVERS)
     note = f"A random step has 1, a step wholly in the unidentified space {number(1 / run.null)}."
     return training_finding([run], [part], note)
 
@@ -452,7 +456,7 @@ def _(tables: Tables) -> Finding:
     parts = [
         Part(
             f"query bias over model, {label}",
-            t_interval(_share_of_gradient(run, "grad_norm_query_bias")),
+            geometric_interval(_share_of_gradient(run, "grad_norm_query_bias")),
             NOT_ZERO_EPSILONS * run.epsilon,
             FAR_BELOW,
         )
@@ -492,7 +496,7 @@ def _(tables: Tables) -> Finding:
     at="5.3, Figure 4",
     kind=TRAINING,
     statement="The drift of a step falls with the learning rate, in every layer and head",
-    rule=f"Cells: group `learning_rates`. Per seed: for each layer and head the median drift over the {SETTLED}, its "
+    rule=SWEEP + f"Per seed: for each layer and head the median drift over the {SETTLED}, its "
     "log-log slope against the peak learning rate; the smallest over layers and heads. Falls: above 0.",
 )
 def _(tables: Tables) -> Finding:
@@ -510,7 +514,7 @@ def _(tables: Tables) -> Finding:
     kind=TRAINING,
     statement="Drift should go roughly as the square of the learning rate",
     printed="2",
-    rule="Cells: group `learning_rates`. Per seed: log-log slope against the learning rate, median over layers and "
+    rule=SWEEP + "Per seed: log-log slope against the learning rate, median over layers and "
     "heads, twice: of the augmented drift of step 1, from the same weights and batch; and of the drift of the weights "
     f"alone across whole runs (median over the {SETTLED}). Roughly the square: exponent between {SQUARE[0]} and "
     f"{SQUARE[1]}. Measured: the exponent at step 1.",
@@ -518,13 +522,16 @@ def _(tables: Tables) -> Finding:
 def _(tables: Tables) -> Finding:
     runs = _learning_rates(tables)
     first = pd.concat([_first_step(run) for run in runs])
+    single = pd.concat([_first_step(run) for run in cells(tables, "learning_rates")])
     settled = pd.concat([run.of_heads("drift", after=0.5).assign(rate=run.settings["lr"]) for run in runs])
     medians = reduced(settled, ["seed", "layer", "head", "rate"], "drift", "median")
     parts = [
         Part("exponent at step 1, augmented", _median_exponent(first, "drift_augmented"), *SQUARE),
         Part("exponent across whole runs, weights alone", _median_exponent(medians, "drift"), *SQUARE),
     ]
-    return training_finding(runs, parts)
+    at_first = _median_exponent(single, "drift_augmented").mean
+    note = f"In the group learning_rates the exponent at step 1 is {number(at_first)}."
+    return training_finding(runs, parts, note)
 
 
 @claim(
@@ -532,7 +539,7 @@ def _(tables: Tables) -> Finding:
     at="5.3",
     kind=TRAINING,
     statement="Over training the drift settles",
-    rule="Cells: group `learning_rates`. Per seed: median drift over layers, heads and the last quarter of the run "
+    rule=SWEEP + "Per seed: median drift over layers, heads and the last quarter of the run "
     f"over that of the quarter before, paired. Settles: within a factor of {CLOSE}, at every learning rate.",
 )
 def _(tables: Tables) -> Finding:
@@ -553,7 +560,7 @@ def _(tables: Tables) -> Finding:
     at="5.3",
     kind=TRAINING,
     statement="Earlier layers drift more",
-    rule=f"Cells: group `learning_rates`. Per seed: median drift over heads and the {SETTLED}; slope of its logarithm "
+    rule=SWEEP + f"Per seed: median drift over heads and the {SETTLED}; slope of its logarithm "
     "(base 10) against the layer's index. More: slope below 0, at every learning rate.",
 )
 def _(tables: Tables) -> Finding:
@@ -572,8 +579,8 @@ def _(tables: Tables) -> Finding:
 )
 def _(tables: Tables) -> Finding:
     single, double = (cell(tables, "floor", precision=precision) for precision in ("float32", "float64"))
-    spike = Part("spike in float32", t_interval(_spike(single)), lower=SPIKE)
-    gone = Part("spike in float64", t_interval(_spike(double)), upper=SPIKE)
+    spike = Part("spike in float32", geometric_interval(_spike(single)), lower=SPIKE)
+    gone = Part("spike in float64", geometric_interval(_spike(double)), upper=SPIKE)
     finding = parts_finding([spike, gone], [_small_updates(single)])
     verdict = NOT_REPRODUCED if spike.verdict == NOT_REPRODUCED else combine([spike.verdict, gone.verdict])
     note = "There is no spike to explain." if verdict == NOT_REPRODUCED else ""
@@ -598,7 +605,8 @@ def _conserved(run: Cell, bare: str, augmented: str, what: str, zero: float) -> 
         for label, measure in (("weights alone", bare), ("with biases", augmented))
     )
     finding = parts_finding([weights, pair])
-    verdict = NOT_REPRODUCED if pair.verdict == NOT_REPRODUCED else finding.verdict
+    both = weights.verdict == pair.verdict == REPRODUCED
+    verdict = NOT_REPRODUCED if pair.verdict == NOT_REPRODUCED else REPRODUCED if both else QUALIFIED
     return scaled(with_verdict(finding, verdict), [run])
 
 
@@ -631,9 +639,9 @@ def _against_random_steps(run: Cell) -> str:
     low, high = float(run.settings["rho_null_low"]), float(run.settings["rho_null_high"])
     above, below = float((values > high).mean()), float((values < low).mean())
     return (
-        f"A random step has rho {number(run.null)} on average, 95 % between {number(low)} and {number(high)}. Of the "
-        f"values {percent(above)} lie above that band and {percent(below)} below; the largest is "
-        f"{number(values.max())}. So 1/(2H) is no boundary: a step there is no better than random."
+        f"1/(2H) = {number(run.null)} is the mean of a random step (95 % between {number(low)} and {number(high)}) and "
+        f"no boundary: a step with this rho is no better than random. Of the values {percent(above)} lie above that "
+        f"band and {percent(below)} below; the largest is {number(values.max())}."
     )
 
 
@@ -644,7 +652,10 @@ def _share_of_gradient(run: Cell, measure: str) -> pd.Series:
 
 
 def _learning_rates(tables: Tables) -> list[Cell]:
-    runs = cells(tables, "learning_rates")
+    try:
+        runs = cells(tables, "learning_rates_float64")
+    except MissingError:
+        runs = cells(tables, "learning_rates")
     if len({run.settings["lr"] for run in runs}) < 2:
         raise MissingError("the group learning_rates has fewer than two learning rates")
     return runs
