@@ -382,6 +382,7 @@ TRANSFORMATIONS = (
 
 # ---------------------------------------------------------------- equivalent single head
 
+# Rows of the token and of the position embedding.
 EMBEDDINGS = {
     "nanoGPT shakespeare_char": 65 + 256,
     "gpt2 (small)": 50_257 + 1_024,
@@ -397,8 +398,12 @@ def equivalent_table() -> pd.DataFrame:
 
     For each GPT model, its own number of heads and those of HEAD_COUNTS that divide its width.
     """
-    models = [model for model in architectures() if model.model in EMBEDDINGS]
-    rows = [_equivalent_row(model, heads) for model in models for heads in _possible_heads(model)]
+    rows = [
+        _equivalent_row(model, model.spec.d_model, heads)
+        for model in architectures()
+        if model.spec is not None and model.model in EMBEDDINGS
+        for heads in _possible_heads(model.spec)
+    ]
     return pd.DataFrame(rows)[tables.EQUIVALENTS.names]
 
 
@@ -435,15 +440,12 @@ def gpt_parameters(embeddings: int, blocks: int, width: int, single_head: bool) 
     return embeddings * width + blocks * (attention_parameters + mlp + norms) + 2 * width
 
 
-def _possible_heads(model: Architecture) -> list[int]:
-    assert model.spec is not None
-    width = model.spec.d_model
-    return sorted({model.spec.n_heads, *(heads for heads in HEAD_COUNTS if width % heads == 0)})
+def _possible_heads(spec: LayerSpec) -> list[int]:
+    return sorted({spec.n_heads, *(heads for heads in HEAD_COUNTS if spec.d_model % heads == 0)})
 
 
-def _equivalent_row(model: Architecture, heads: int) -> dict[str, Any]:
-    assert model.spec is not None
-    E, blocks, embeddings = model.spec.d_model, model.attention_blocks, EMBEDDINGS[model.model]
+def _equivalent_row(model: Architecture, E: int, heads: int) -> dict[str, Any]:
+    blocks, embeddings = model.attention_blocks, EMBEDDINGS[model.model]
     identified = count(LayerSpec.multi_head(E, heads)).identified
     E0 = square_single_head_width(identified)
     growth = gpt_parameters(embeddings, blocks, E0, True) / gpt_parameters(embeddings, blocks, E, False)
