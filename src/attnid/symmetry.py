@@ -87,7 +87,9 @@ def balance_pair(W_Q: Tensor, W_K: Tensor) -> Balanced:
         S W_Q, S^-T W_K and S: the same scores, and (S W_Q)(S W_Q)^T = (S^-T W_K)(S^-T W_K)^T.
     """
     if W_Q.shape[-2] > W_Q.shape[-1]:
-        raise ValueError(f"a head of width {W_Q.shape[-2]} above the model's width {W_Q.shape[-1]} is of deficient rank")
+        raise ValueError(
+            f"a head of width {W_Q.shape[-2]} above the model's width {W_Q.shape[-1]} is of deficient rank"
+        )
     basis_q, R_Q = torch.linalg.qr(W_Q.mT)
     basis_k, R_K = torch.linalg.qr(W_K.mT)
     U, sigma, Vh = torch.linalg.svd(R_K @ R_Q.mT)
