@@ -77,8 +77,8 @@ def _layer(**sizes: int) -> LayerSpec:
 
 def _ranks() -> pd.DataFrame:
     layers: list[tuple[str, LayerSpec]] = []
-    for heads in (1, 2, 3, 6, 12):
-        width, groups = 24 // heads, max(1, heads // 3)
+    for heads in (1, 2, 4, 6, 12):
+        width, groups = 24 // heads, max(1, heads // 2)
         sizes = {"n_heads": heads, "qk_head_dim": width, "v_head_dim": width}
         layers += [
             ("heads", _layer(**sizes, n_kv_heads=heads)),
@@ -136,6 +136,7 @@ def _cells() -> pd.DataFrame:
         *((case, 4, 0.25, "float32") for case in ("sgd", "sgd-decay", "sgd-floor")),
         ("sgd-floor", 4, 0.25, "float64"),
         *(("sgd", 4, lr, "float32") for lr in (0.5, 0.125, 0.0625)),
+        *(("sgd", 4, lr, "float64") for lr in (0.5, 0.25, 0.125, 0.0625)),
         *((case, heads, 1e-3, "float32") for case in ("adamw", "adamw-rebalanced") for heads in (1, 2, 4, 8, 16)),
         ("adamw-cleared", 4, 1e-3, "float32"),
     ]
@@ -176,7 +177,8 @@ def _groups(cells: pd.DataFrame) -> pd.DataFrame:
         "cases": base
         & (cells["case"].str.startswith("adamw") | cells["lr"].eq(0.25))
         & ~cells["case"].isin(["adamw-cleared", "sgd-floor"]),
-        "learning_rates": cells["case"].eq("sgd"),
+        "learning_rates": cells["case"].eq("sgd") & cells["precision"].eq("float32"),
+        "learning_rates_float64": cells["case"].eq("sgd") & cells["precision"].eq("float64"),
         "heads": cells["case"].isin(["adamw", "adamw-rebalanced"]),
         "control": cells["case"].eq("adamw-cleared"),
         "floor": cells["case"].eq("sgd-floor"),

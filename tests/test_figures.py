@@ -213,12 +213,15 @@ def test_figure_3_names_exact_zeros(frames: dict[str, pd.DataFrame]) -> None:
 
 def test_figure_4_has_a_line_a_learning_rate_on_logarithmic_axes(frames: dict[str, pd.DataFrame]) -> None:
     figure = draw("paper_figure_4", frames)
-    assert len(figure.axes) == 3
+    assert [ax.get_title() for ax in figure.axes[2::3]] == [
+        "weights and biases, float32",
+        "weights and biases, float64",
+    ]
     for ax in figure.axes:
         assert ax.get_yscale() == "log"
         first = [line(ax, f"learning rate {lr:g}")[0, 1] for lr in (0.5, 0.25, 0.125, 0.0625)]
         assert first == sorted(first, reverse=True)
-    assert flat_lines(figure.axes[0]) == [1 / 8]
+    assert flat_lines(figure.axes[0]) == flat_lines(figure.axes[3]) == [1 / 8]
 
 
 def test_rho_heads_has_the_mean_and_t_interval_of_the_seeds_medians(frames: dict[str, pd.DataFrame]) -> None:

@@ -9,7 +9,7 @@ TITLE = "Identified fraction against heads"
 CAPTION = (
     "Share of an attention layer's parameters that are identified, at fixed width, against the number of heads H. "
     "Lines: closed form. Points: float64 rank of the real layer's Jacobian over its parameters. More heads identify "
-    "more; RoPE and grouped keys and values (GQA) each take away a part of the query/key gauge."
+    "more; RoPE and grouped keys and values (GQA) each take away a part of the unidentified directions."
 )
 TABLES = ("ranks",)
 
@@ -38,7 +38,7 @@ def draw(tables: style.Tables) -> Figure:
             continue
         ax.plot(rows["n_heads"], rows["identified_fraction"], color=color, linestyle=line)
         ax.plot(rows["n_heads"], rows["rank"] / rows["parameters"], color=color, marker=marker, linestyle="none")
-        ax.plot([], [], color=color, linestyle=line, marker=marker, label=label)
+        ax.plot([], [], color=color, linestyle=line, marker=marker, label=label + _sharing(rows))
     style.axis_of_heads(ax, ranks["n_heads"])
     widths = ", ".join(str(width) for width in sorted(ranks["d_model"].unique()))
     ax.set_ylabel("identified fraction of the parameters")
@@ -51,6 +51,12 @@ def draw(tables: style.Tables) -> Figure:
 def behind(tables: style.Tables) -> pd.DataFrame:
     """Rows and columns of the table ranks that the figure draws."""
     return _rows(tables)[[*COLUMNS]]
+
+
+def _sharing(rows: pd.DataFrame) -> str:
+    """How many heads share a group of keys and values, where that is one number for all layers of a line."""
+    shared = (rows["n_heads"] / rows["n_kv_heads"]).unique()
+    return f", H/G = {shared[0]:g}" if len(shared) == 1 and shared[0] > 1 else ""
 
 
 def _rows(tables: style.Tables) -> pd.DataFrame:

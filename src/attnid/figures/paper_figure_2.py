@@ -102,6 +102,7 @@ def _draw_rho(ax: Axes, tables: style.Tables, cell: pd.Series, color: str) -> No
     twin.plot(norms["step"], norms["maximum"], color=style.GREY, linewidth=0.8, linestyle=":", label="update norm")
     _from_zero(twin)
     twin.yaxis.set_major_locator(MaxNLocator(4))
+    twin.ticklabel_format(axis="y", scilimits=(-5, 5))
     twin.tick_params(labelsize=5.5, colors=style.GREY)
 
 
