@@ -57,10 +57,11 @@ def test_the_names_are_the_modules_and_no_module_is_imported_before_it_is_loaded
         "rho_heads",
         "spikes",
         "squad_table",
+        "tau_layers",
     )
     code = (
         "import sys, attnid.figures as f; assert not [m for m in sys.modules if m.startswith('attnid.figures.')];"
-        "[f.load(n) for n in f.NAMES]; assert 'torch' not in sys.modules; assert 'matplotlib.pyplot' not in sys.modules"
+        "[f.load(n) for n in f.NAMES]; assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -242,6 +243,22 @@ def test_rho_heads_draws_one_seed_without_an_interval(frames: dict[str, pd.DataF
     points, _, (bars,) = ax.containers[0]
     assert np.isfinite(points.get_ydata().astype(float)).all()
     assert all(segment[0, 1] == segment[1, 1] for segment in bars.get_segments())
+
+
+def test_tau_layers_has_a_point_for_every_head_of_every_run(frames: dict[str, pd.DataFrame]) -> None:
+    (ax,) = draw("tau_layers", frames).axes
+    points = sum(len(strip.get_offsets()) for strip in ax.collections)
+    heads = frames["heads"].merge(frames["groups"].query("group == 'cases'"), on="cell")
+    last = heads[(heads["phase"] == "step") & (heads["step"] == heads["step"].max())]
+    assert points == len(last) > 0
+
+
+def test_drawing_leaves_nothing_in_pyplot(frames: dict[str, pd.DataFrame]) -> None:
+    from matplotlib import pyplot
+
+    for name in figures.NAMES:
+        draw(name, frames)
+    assert pyplot.get_fignums() == []
 
 
 def test_the_squad_table_shows_printed_and_recomputed_numbers(frames: dict[str, pd.DataFrame]) -> None:

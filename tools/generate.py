@@ -24,7 +24,7 @@ RESULTS = """<!-- Written by tools/generate.py from attnid.tables. -->
 | `claims.parquet`, `claims.md`, `claims.tex` | one verdict a claim: as a table, as Markdown, as LaTeX macros |
 | `figures/*.pdf`, `figures/*.png` | the figures |
 | `analysis/*.parquet` | counts, ranks and invariances of layers |
-| `training/<cell>/seeds-<first>-<last>/` | one training job: `steps`, `heads`, `rebalances` and `run.json` (settings, versions, device, commit, time) |
+| `training/<cell>/seeds-<first>-<last>/` | one training job: three tables, and what made them in `run.json` |
 | `metrics/*.parquet` | all cells as one dataset, and its summary over seeds |
 | `corpus/` | the text that is trained on |
 | `logs/` | a log a job |

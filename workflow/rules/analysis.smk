@@ -1,6 +1,3 @@
-ANALYSIS = ("ranks", "invariances", "equivalents", "squad", "architectures")
-
-
 rule analyse_layers:
     input:
         library=library("analyse_layers.py"),

@@ -3,9 +3,7 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir) / "src"))
-os.environ["PYTHONPATH"] = os.pathsep.join(
-    filter(None, [sys.path[0], os.environ.get("PYTHONPATH")])
-)
+os.environ.update(PYTHONPATH=sys.path[0])
 
 from attnid import corpus, paths, plan, sources, tables
 from attnid import config as configuration
@@ -21,6 +19,12 @@ except UserError as error:
     print(error, file=sys.stderr)
     sys.exit(2)
 
+ANALYSIS = ("ranks", "invariances", "equivalents", "squad", "architectures")
+METRICS = ("cells", "groups", "steps", "heads", "rebalances", "summary")
+TABLES = {name: paths.analysis(name) for name in ANALYSIS} | {
+    name: paths.metrics(name) for name in METRICS
+}
+
 CORPUS = paths.corpus(corpus.file_name(CONFIG.corpus))
 CELLS = configuration.cells(CONFIG)
 
@@ -31,6 +35,12 @@ def library(script, *modules):
         Path(workflow.basedir) / "workflow" / "scripts" / script, *modules
     )
     return [os.path.relpath(path) for path in found]
+
+
+def figure_tables(wildcards):
+    """Tables that a figure is drawn from, by name."""
+    names = figure_modules.load(wildcards.figure).TABLES
+    return {name: TABLES[name] for name in names}
 
 
 def blocks(cell):

@@ -1,14 +1,3 @@
-TABLES = {name: paths.analysis(name) for name in ANALYSIS} | {
-    name: paths.metrics(name) for name in METRICS
-}
-
-
-def figure_tables(wildcards):
-    """Tables that a figure is drawn from, by name."""
-    names = figure_modules.load(wildcards.figure).TABLES
-    return {name: TABLES[name] for name in names}
-
-
 rule draw_figure:
     input:
         unpack(figure_tables),

@@ -1,6 +1,3 @@
-METRICS = ("cells", "groups", "steps", "heads", "rebalances", "summary")
-
-
 rule collect_metrics:
     input:
         **BLOCK_TABLES,

@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import torch
+
 from attnid import analysis, tables
 from attnid.config import Analysis
 from attnid.job import job
@@ -10,6 +12,7 @@ def report(done: int, total: int, layer: str) -> None:
 
 
 with job(snakemake.log[0]) as log:
+    torch.set_num_threads(snakemake.threads)
     settings = Analysis.model_validate(snakemake.params.analysis)
     grid = analysis.rank_grid(settings.d_model, settings.head_counts, settings.head_widths)
     frames = {

@@ -8,19 +8,23 @@ from attnid.job import job
 
 def entry(name: str) -> report.FigureEntry:
     module = figures.load(name)
-    behind = module.TABLES[0]
     return report.FigureEntry(
         title=module.TITLE,
         caption=module.CAPTION,
         png=paths.figure(name, "png").read_bytes(),
-        table=tables.read(tables.BY_NAME[behind], Path(snakemake.input[behind])),
-        table_path=snakemake.input[behind],
+        table=module.behind({table: frames[table] for table in module.TABLES}),
+        table_path=snakemake.input[module.TABLES[0]],
     )
 
 
 with job(snakemake.log[0]):
+    frames = {
+        name: tables.read(tables.BY_NAME[name], Path(path))
+        for name, path in snakemake.input.items()
+        if name in tables.BY_NAME
+    }
     page = report.render(
-        claims=tables.read(tables.CLAIMS, Path(snakemake.input.claims)),
+        claims=frames["claims"],
         rules={claim.id: claim.rule for claim in claims.all_claims()},
         figures={name: entry(name) for name in figures.NAMES},
         runs=json.loads(Path(snakemake.input.runs).read_text()),
