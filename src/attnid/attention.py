@@ -45,8 +45,8 @@ def attention(
     if dropout is not None:
         weights = dropout(weights)
     values = _project(x, parameters["W_V"], parameters.get("b_V"))
-    mixed = weights @ values.unsqueeze(-3)
-    return _merge_heads(mixed, parameters["W_O"], parameters.get("b_O"))
+    mixed = weights.flatten(-3, -2) @ values
+    return _merge_heads(mixed.unflatten(-2, weights.shape[-3:-1]), parameters["W_O"], parameters.get("b_O"))
 
 
 def scores(spec: LayerSpec, parameters: Parameters, x: Tensor) -> Tensor:
@@ -55,13 +55,11 @@ def scores(spec: LayerSpec, parameters: Parameters, x: Tensor) -> Tensor:
     keys = _project(x, parameters["W_K"], parameters.get("b_K"))
     if spec.rotary_dim:
         queries, keys = rotate(queries, spec.rotary_dim), rotate(keys, spec.rotary_dim)
-    queries = queries.unflatten(-3, (spec.n_kv_heads, spec.heads_per_group))
-    products: Tensor = (queries * spec.qk_head_dim**-0.5) @ keys.unsqueeze(-3).mT
-    if not spec.causal:
-        return products
-    tokens = x.shape[-2]
-    future = torch.ones(tokens, tokens, dtype=torch.bool, device=x.device).triu(1)
-    return products.masked_fill(future, float("-inf"))
+    group = queries.unflatten(-3, (spec.n_kv_heads, spec.heads_per_group)).flatten(-3, -2)
+    mask = _mask(spec, x).repeat(spec.heads_per_group, 1)
+    products = torch.baddbmm(mask, _batched(group), _batched(keys).mT, alpha=spec.qk_head_dim**-0.5)
+    result: Tensor = products.view(*keys.shape[:-2], spec.heads_per_group, *mask.shape[-1:] * 2)
+    return result
 
 
 def rotate(x: Tensor, rotary_dim: int) -> Tensor:
@@ -78,6 +76,18 @@ def rotate(x: Tensor, rotary_dim: int) -> Tensor:
     first, second = x[..., :rotary_dim].unflatten(-1, (-1, 2)).unbind(-1)
     turned = torch.stack((first * cos - second * sin, first * sin + second * cos), dim=-1).flatten(-2)
     return torch.cat((turned, x[..., rotary_dim:]), dim=-1)
+
+
+def _mask(spec: LayerSpec, x: Tensor) -> Tensor:
+    """What is added to the scores of L queries with L keys: minus infinity where a query must not look, else zero."""
+    mask = torch.zeros(x.shape[-2], x.shape[-2], dtype=x.dtype, device=x.device)
+    if spec.causal:
+        mask.masked_fill_(torch.ones_like(mask, dtype=torch.bool).triu(1), float("-inf"))
+    return mask
+
+
+def _batched(matrices: Tensor) -> Tensor:
+    return matrices.reshape(-1, *matrices.shape[-2:])
 
 
 def _project(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -8,8 +8,8 @@ from attnid import style
 
 TITLE = "Trace imbalance by layer at the end of training"
 CAPTION = (
-    "Trace imbalance τ = tr(G_Q − G_K) relative to tr(G_Q + G_K) after the last step, a point for every head of every "
-    "run, by layer, for the paper's four cases. SGD keeps what initialisation left; under AdamW τ spreads to both signs."
+    "Trace imbalance τ = tr(G_Q − G_K) relative to tr(G_Q + G_K) after the last step, by layer, for the paper's four "
+    "cases: a point for every head of every run."
 )
 TABLES = ("heads", "groups", "cells")
 
@@ -20,11 +20,11 @@ def draw(tables: style.Tables) -> Figure:
     cells, rows = style.cells_of(tables, "cases"), behind(tables)
     if rows.empty:
         return style.nothing_drawn(style.SINGLE, ["no runs of the cell group cases"])
-    rows = rows.merge(cells[["cell", "case"]], on="cell").assign(relative=rows["tau"] / rows["trace"])
+    rows = rows.merge(cells[["cell", "case"]], on="cell")
+    rows["relative"] = rows["tau"] / rows["trace"]
     cases = list(cells["case"])
     figure, axes = style.panels(style.SINGLE, 2.6)
     ax = axes[0, 0]
-    ax.axhline(0, color=style.GREY, linewidth=0.8, zorder=0)
     sns.stripplot(
         rows,
         x="layer",
@@ -39,11 +39,12 @@ def draw(tables: style.Tables) -> Figure:
         legend=False,
         ax=ax,
     )
+    ax.axhline(0, color=style.GREY, linewidth=0.8, zorder=0)
     for case in cases:
         ax.plot([], [], "o", markersize=3, color=style.case_color(case), label=style.case_label(case))
     style.legend_above(figure, [ax], columns=2)
     ax.set_xlabel("layer")
-    ax.set_ylabel("τ / tr(G_Q + G_K), last step")
+    ax.set_ylabel(r"$\tau$ / trace($G_Q + G_K$), last step")
     names = {cell["cell"]: style.case_label(cell["case"]) for _, cell in cells.iterrows()}
     style.footnotes(figure, style.not_finite(rows, ["tau", "trace"], names))
     return figure
