@@ -42,7 +42,7 @@ def rank_grid(d_model: int, head_counts: Sequence[int], head_widths: Sequence[in
         "heads-gqa": list(_paired(d_model, head_counts)),
         "heads-rope-gqa": list(_rotary(_paired(d_model, head_counts))),
         "head-width": [_layer(12, 2, width) for width in sorted({*head_widths, 6, 12})],
-        "single-head": [_layer(1, 1, 1), *(_layer(8, 1, width) for width in range(1, 9))],
+        "single-head": [*(_layer(1, 1, width) for width in (1, 2, 3)), *(_layer(8, 1, width) for width in range(1, 9))],
         "biases": [
             _layer(8, 2, 4, rotary_dim=rotary_dim, **biases) for rotary_dim in (0, 4) for biases in _bias_patterns()
         ],
