@@ -36,5 +36,8 @@ lint: install
 	$(BIN)/snakefmt --check Snakefile workflow
 	. $(BIN)/activate && snakemake --lint
 
+bench: install
+	$(BIN)/python bench/training.py
+
 clean:
 	rm -rf .venv .snakemake

@@ -8,10 +8,11 @@ from pathlib import Path
 from attnid import tables
 from attnid.config import Cell, Config, Device, cells, seed_blocks
 
-# Fitted on two cores of an AMD EPYC (make bench): share of the matrix-product speed that training reaches, and
-# seconds for each attention weight, forward and backward, times the matrix-product speed.
+# Fitted to default runs on two cores of an AMD EPYC: share of the matrix-product speed that training reaches without
+# its attention weights, what an attention weight costs, and float64 beside float32.
 UTILISATION = 0.5
 FLOPS_PER_ATTENTION_WEIGHT = 1_000
+FLOAT64_COST = 2.4
 PROCESS_MB = 600
 BYTES_PER_ROW = {tables.STEPS.name: 70, tables.HEADS.name: 200}
 CORPUS_CHARACTERS = 100
@@ -42,14 +43,19 @@ def job_memory(cell: Cell, members: int) -> int:
     return PROCESS_MB + (tokens * floats + 8 * weights) * size // 10**6
 
 
-def flops(cell: Cell) -> float:
-    """Floating-point operations of one run, forward and backward, validation included."""
-    tokens = cell.batch_size * cell.context
+def forward_flops(cell: Cell) -> int:
+    """Operations of the matrix products of one forward pass of one batch."""
     products = 2 * (12 * cell.n_layers * cell.d_model**2 + CORPUS_CHARACTERS * cell.d_model)
     mixing = 4 * cell.n_layers * cell.context * cell.d_model
-    softmax = FLOPS_PER_ATTENTION_WEIGHT * cell.n_layers * cell.n_heads * cell.context * UTILISATION / 3
+    return cell.batch_size * cell.context * (products + mixing)
+
+
+def cost(cell: Cell) -> float:
+    """What one run costs, forward, backward and validation, in operations of a float32 matrix product."""
+    attention_weights = cell.batch_size * cell.n_layers * cell.n_heads * cell.context**2
     passes = 3 * cell.steps + cell.eval_batches * cell.steps / cell.measure_every
-    return passes * tokens * (products + mixing + softmax) * (2 if cell.precision == "float64" else 1)
+    forward = forward_flops(cell) / UTILISATION + FLOPS_PER_ATTENTION_WEIGHT / 3 * attention_weights
+    return passes * forward * (FLOAT64_COST if cell.precision == "float64" else 1)
 
 
 def plan(config: Config, speed: float) -> Plan:
@@ -60,7 +66,7 @@ def plan(config: Config, speed: float) -> Plan:
     return Plan(
         training_jobs=len(all_cells) * len(blocks),
         runs=len(all_cells) * config.training.seeds,
-        seconds=sum(flops(cell) for cell in all_cells) * config.training.seeds / (UTILISATION * speed),
+        seconds=sum(cost(cell) for cell in all_cells) * config.training.seeds / speed,
         job_mb=max(job_memory(cell, largest) for cell in all_cells),
         disk_mb=2 * sum(_table_bytes(cell) for cell in all_cells) * config.training.seeds / 1e6,
     )

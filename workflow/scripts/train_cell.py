@@ -1,4 +1,5 @@
 import json
+import resource
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -44,6 +45,7 @@ with job(snakemake.log[0]) as log:
         "commit": provenance.commit(),
         "versions": provenance.versions(),
         "started": started.isoformat(timespec="seconds"),
+        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "seconds": round(time.monotonic() - begin, 1),
         "settings": cell.model_dump(mode="json"),
     }

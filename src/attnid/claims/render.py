@@ -23,18 +23,27 @@ def to_markdown(frame: pd.DataFrame) -> str:
     lines = [
         "# Claims of arXiv 2609.01231",
         "",
-        f"{len(frame)} claims: {tally}.",
+        f"{len(frame)} claims: {tally}. Where the printed value is a formula, the measured one is its ratio to the "
+        "formula: 1 says that the formula gives the number. Brackets hold the 95 % interval over seeds.",
         "",
-        "| claim | section | what the paper says | printed | measured | seeds | verdict |",
-        "|---|---|---|---|---|---|---|",
+        verdict_table(frame),
     ]
-    lines += [_markdown_row(row) for row in _rows(frame)]
     for row in _rows(frame):
         lines += ["", f"## {row['id']}: {row['verdict']}", "", f"{row['statement']} ({row['at']}).", ""]
         lines += [f"- Evidence: {row['evidence']}"]
         lines += [f"- Scale: {row['scale']}"] if row["scale"] else []
         lines += [f"- Rule: {REGISTER[str(row['id'])].rule}"]
     return "\n".join(lines) + "\n"
+
+
+def verdict_table(frame: pd.DataFrame) -> str:
+    """One line a claim: what the paper says and prints, what was measured, and the verdict, as a Markdown table."""
+    lines = [
+        "| claim | section | what the paper says | printed | measured | seeds | verdict |",
+        "|---|---|---|---|---|---|---|",
+        *(_markdown_row(row) for row in _rows(frame)),
+    ]
+    return "\n".join(lines)
 
 
 def to_latex(frame: pd.DataFrame) -> str:

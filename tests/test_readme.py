@@ -1,0 +1,47 @@
+import re
+
+import pandas as pd
+import verdicts
+import yaml
+from settings import ROOT, default_settings
+
+from attnid import claims
+from attnid.cli import lay_over
+from attnid.config import grouped_cells, parse
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_readme_lists_a_verdict_for_every_claim() -> None:
+    rows = re.findall(r"^\| ([a-z0-9-]+) \|.*\| ([a-z ]+) \|$", README, re.MULTILINE)
+    assert [name for name, _ in rows] == [claim.id for claim in claims.all_claims()]
+    assert {verdict for _, verdict in rows} <= set(claims.VERDICTS) - {claims.NOT_RUN}
+    tally = dict.fromkeys(claims.VERDICTS, 0)
+    for _, verdict in rows:
+        tally[verdict] += 1
+    assert ", ".join(f"{number} {verdict}" for verdict, number in tally.items() if number) in README
+
+
+def test_the_section_is_written_from_the_table() -> None:
+    frame = claims.judge({})
+    assert f"{len(frame)} claims: {len(frame)} not run." in verdicts.section(frame)
+    assert verdicts.section(pd.concat([frame.iloc[:1]])).count("not run") == 2
+
+
+def test_the_example_configuration_is_valid() -> None:
+    (example,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    settings = default_settings()
+    lay_over(settings, yaml.safe_load(example))
+    config = parse(settings)
+    assert config.training.seeds == 10
+    assert [cell.n_heads for cell in grouped_cells(config)["no-decay"]] == [2, 8]
+
+
+def test_every_make_target_of_the_readme_is_there() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([a-z]+)", README, re.MULTILINE)) <= targets
+
+
+def test_links_lead_to_files() -> None:
+    for link in re.findall(r"\]\(([^)#]+)\)", README):
+        assert link.startswith("https://") or (ROOT / link).exists(), link

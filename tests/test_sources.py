@@ -1,0 +1,23 @@
+from pathlib import Path
+
+from attnid import sources
+
+
+def names(script: Path, *modules: str) -> set[str]:
+    return {str(path.relative_to(sources.PACKAGE)) for path in sources.closure(script, *modules)}
+
+
+def test_imports_are_followed_through_modules_and_packages(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import numpy\nfrom attnid import layer\nfrom attnid.counting import count\n")
+    assert names(script) == {"__init__.py", "layer.py", "counting.py"}
+    script.write_text("def late():\n    import attnid.symmetry\n")
+    assert names(script) == {"__init__.py", "symmetry.py", "attention.py", "layer.py"}
+
+
+def test_modules_loaded_by_name_are_named(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import os\n")
+    assert names(script) == set()
+    assert "figures/squad_table.py" in names(script, "attnid.figures.squad_table")
+    assert names(script, "elsewhere.figures") == set()
