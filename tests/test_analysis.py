@@ -38,7 +38,7 @@ def test_grid_holds_every_family() -> None:
         "heads-gqa": 6,
         "heads-rope-gqa": 4,
         "head-width": 6,
-        "single-head": 9,
+        "single-head": 11,
         "biases": 32,
         "rope": 6,
         "partial-rope": 10,
@@ -104,7 +104,7 @@ def test_progress_is_told_layer_by_layer() -> None:
     told: list[tuple[int, int, str]] = []
     grid = [layer for layer in GRID if layer.group == "single-head"][:2]
     analysis.rank_table(grid, report=lambda *step: told.append(step))
-    assert told == [(1, 2, "single-head: E 1, H 1, D 1"), (2, 2, "single-head: E 8, H 1, D 1")]
+    assert told == [(1, 2, "single-head: E 1, H 1, D 1"), (2, 2, "single-head: E 1, H 1, D 2")]
 
 
 def test_a_wrong_closed_form_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

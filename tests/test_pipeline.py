@@ -41,7 +41,7 @@ class Checkout:
 
     def planned(self, *arguments: str) -> dict[str, int]:
         """Jobs a dry run would start, by rule."""
-        lines = self.snakemake("--dry-run", "--quiet", "rules", *arguments).splitlines()
+        lines = self.snakemake(*arguments, "--dry-run", "--quiet", "rules").splitlines()
         counts = [line.split() for line in lines if len(line.split()) == 2 and line.split()[1].isdigit()]
         return {name: int(number) for name, number in counts if name != "total"}
 
@@ -147,12 +147,21 @@ def test_a_mistake_ends_the_run_before_any_job(finished: Checkout, override: str
     assert "rule " not in output
 
 
-def test_a_corpus_that_cannot_be_trained_on_is_named_in_the_log(tmp_path: Path) -> None:
-    checkout = Checkout(tmp_path / "checkout")
-    (checkout.root / "short.txt").write_text("abc")
-    output = checkout.snakemake("training", "--config", "corpus=short.txt", status=1)
-    assert "3 characters; a context of 32 needs at least 331" in output
-    assert not list((checkout.root / "results").glob("training/**/*.parquet"))
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"abc", "short.txt: 3 characters; a context of 32 needs at least 331"),
+        (b"abc\xff" * 1000, "short.txt: not UTF-8 (byte 3)"),
+        (b"a" * 1000, "short.txt: 1 different characters; expected at least 2"),
+    ],
+)
+def test_a_corpus_that_cannot_be_trained_on_ends_the_run_before_any_job(
+    finished: Checkout, content: bytes, sentence: str
+) -> None:
+    (finished.root / "short.txt").write_bytes(content)
+    output = finished.snakemake("training", "--config", "corpus=short.txt", status=2)
+    assert sentence in output
+    assert "Traceback" not in output
 
 
 def test_prefetch_brings_the_corpus_and_nothing_else(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_the_readme_lists_a_verdict_for_every_claim() -> None:
-    rows = re.findall(r"^\| ([a-z0-9-]+) \|.*\| ([a-z ]+) \|$", README, re.MULTILINE)
+    rows = re.findall(r"^\| ([a-z0-9-]+) \|.*\| ([a-z ]+) \|$", README, re.MULTILINE)[1:]
     assert [name for name, _ in rows] == [claim.id for claim in claims.all_claims()]
     assert {verdict for _, verdict in rows} <= set(claims.VERDICTS) - {claims.NOT_RUN}
     tally = dict.fromkeys(claims.VERDICTS, 0)

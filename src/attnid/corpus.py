@@ -62,6 +62,12 @@ def load(path: Path, context: int) -> Corpus:
     return corpus
 
 
+def check(name: str, context: int) -> None:
+    """Refuse a user's own file that cannot be trained on, before anything runs. Raises UserError as `load` does."""
+    if name not in NAMES:
+        load(Path(name), context)
+
+
 def fetch(name: str, path: Path) -> None:
     """Write a corpus to a file: a named one from its source, checked, or a copy of the user's own file.
 

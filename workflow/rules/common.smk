@@ -15,6 +15,7 @@ LOCK = os.path.relpath(Path(workflow.basedir) / "requirements.lock")
 
 try:
     CONFIG = configuration.parse(config)
+    corpus.check(CONFIG.corpus, CONFIG.model.context)
 except UserError as error:
     print(error, file=sys.stderr)
     sys.exit(2)
