@@ -64,3 +64,8 @@ rule claims:
 rule report:
     input:
         rules.report_page.output,
+
+
+onsuccess:
+    if Path("results/report.html").exists():
+        print("Done. The page to read is results/report.html.", file=sys.stderr)

@@ -27,7 +27,7 @@ def main(steps: int) -> None:
     """Print the ratios at the default scale, on one thread as the workflow's training jobs run."""
     torch.set_num_threads(1)
     settings = parse(yaml.safe_load((ROOT / "config.yaml").read_text()))
-    text_file = ROOT / "results" / "corpus" / corpus.file_name(corpus.KING_JAMES)
+    text_file = ROOT / "results" / "corpus" / f"{corpus.KING_JAMES}.txt"
     if not text_file.exists():
         corpus.fetch(corpus.KING_JAMES, text_file)
     text = corpus.load(text_file, settings.model.context)

@@ -62,6 +62,7 @@ MISTAKES = [
     ("training/steps", 600.5, "training.steps is 600.5; input should be a valid integer"),
     ("cases/sgd/lr", False, "cases.sgd.lr is False; input should be a number"),
     ("training/steps", 10, "training.warmup_steps must be less than training.steps = 10, not 10"),
+    ("training/measure_every", 501, "training.measure_every must be at most training.steps = 500, not 501"),
     ("training/seeds", 3, "training.seeds_per_job must be at most training.seeds = 3, not 5"),
     ("training/grad_clip", math.inf, "training.grad_clip is inf; input should be a finite number"),
     ("training/adam_betas", [0.9], "training.adam_betas.1 is missing"),

@@ -77,3 +77,18 @@ def test_the_shortest_text_that_the_complaint_allows_is_accepted(tmp_path: Path)
     path = tmp_path / "text.txt"
     path.write_text("ab" * 325 + "c")
     assert len(corpus.load(path, 64).validation) > 64
+
+
+def test_a_file_of_ones_own_is_known_by_what_it_holds(tmp_path: Path) -> None:
+    first, second = tmp_path / "my text.txt", tmp_path / "deep" / "my text.txt"
+    second.parent.mkdir()
+    first.write_text("one")
+    second.write_text("two")
+    labels = [corpus.label(str(path)) for path in (first, second)]
+    assert labels == ["my-text-7692c3", "my-text-3fc4cc"]
+    assert corpus.label(corpus.KING_JAMES) == corpus.KING_JAMES
+
+
+@pytest.mark.skipif(not SHAKESPEARE.exists(), reason="no copy of tiny Shakespeare at hand")
+def test_a_copy_of_tiny_shakespeare_is_tiny_shakespeare() -> None:
+    assert corpus.label(str(SHAKESPEARE)) == corpus.TINY_SHAKESPEARE

@@ -116,8 +116,12 @@ def test_editing_training_code_retrains(finished: Checkout) -> None:
     assert "analyse_layers" not in planned
 
 
+def test_the_device_is_no_reason_to_train_again(finished: Checkout) -> None:
+    assert "Nothing to be done" in finished.snakemake("training", "--config", "device=cpu")
+
+
 def test_more_seeds_train_only_the_new_ones(finished: Checkout) -> None:
-    output = finished.snakemake("training", "--dry-run", "--config", "training={seeds: 3}")
+    output = finished.snakemake("training", "--dry-run", "--quiet", "host", "--config", "training={seeds: 3}")
     trained = [line for line in output.splitlines() if "output: results/training" in line]
     assert len(trained) == len(cells(parse(overlaid_settings("smoke.yaml"))))
     assert all("/seeds-2-2/" in line for line in trained)

@@ -26,7 +26,17 @@ def test_the_plan_of_the_default_configuration() -> None:
     assert expected.runs == 5 * expected.training_jobs
     assert expected.job_mb < 2048
     assert 0.1 < expected.seconds / 3600 < 2
-    assert plan.plan(config, speed=1e11).seconds == pytest.approx(expected.seconds / 2)
+    starts = plan.START_SECONDS * expected.training_jobs
+    assert plan.plan(config, speed=1e11).seconds - starts == pytest.approx((expected.seconds - starts) / 2)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(90, "90 seconds"), (150, "2.5 minutes"), (7_200, "2 hours"), (864_000, "10 days")],
+)
+def test_a_plan_is_told_in_units_that_fit(seconds: float, text: str) -> None:
+    lines = plan.sentences(plan.Plan(1, 1, seconds, 900, 5), [1])
+    assert lines[1] == f"training: about {text} with 1 at a time, on this machine"
 
 
 def test_only_cuda_asks_for_a_gpu_by_name() -> None:
@@ -38,7 +48,7 @@ def test_the_command_prints_the_plan(capsys: pytest.CaptureFixture[str], monkeyp
     monkeypatch.chdir(cli.__file__.rsplit("/src/", 1)[0])
     assert cli.main(["plan", "config.yaml", "config/smoke.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "12 training jobs, 24 runs in all"
+    assert lines[0] == "12 training jobs, 24 runs in all, from nothing"
     assert [line.split(":")[0] for line in lines[1:]] == ["training", "memory", "disk"]
 
 

@@ -17,7 +17,7 @@ def section(frame: pd.DataFrame) -> str:
     counts = frame["verdict"].value_counts()
     tally = ", ".join(f"{counts[verdict]} {verdict}" for verdict in claims.VERDICTS if verdict in counts)
     return (
-        f"{len(frame)} claims: {tally}. Where the printed value is a formula, the measured one is its ratio to it.\n\n"
+        f"{len(frame)} claims: {tally}. {claims.READING}\n\n{claims.training_scale(frame)}\n\n"
         f"<details><summary>All verdicts of the default run</summary>\n\n{verdict_table(frame)}\n\n</details>\n"
     )
 

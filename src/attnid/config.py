@@ -131,6 +131,11 @@ class Config(Section):
                 f"training.warmup_steps must be less than training.steps = {training.steps}, "
                 f"not {training.warmup_steps}"
             )
+        if training.measure_every > training.steps:
+            yield (
+                f"training.measure_every must be at most training.steps = {training.steps}, "
+                f"not {training.measure_every}"
+            )
         if training.seeds_per_job > training.seeds:
             yield (
                 f"training.seeds_per_job must be at most training.seeds = {training.seeds}, "
@@ -253,7 +258,7 @@ def _cell(config: Config, name: str, lr: float, n_heads: int, precision: Precisi
         rebalance=case.rebalance,
         rebalance_every=training.rebalance_every if rebalances else 0,
         precision=precision,
-        corpus=config.corpus,
+        corpus=corpus.label(config.corpus),
         n_heads=n_heads,
         **model.model_dump(exclude={"n_heads"}),
         **training.model_dump(

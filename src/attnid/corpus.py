@@ -1,9 +1,11 @@
 """Text to train on, at character level."""
 
 import hashlib
+import re
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -92,9 +94,16 @@ def fetch(name: str, path: Path) -> None:
         partial.unlink(missing_ok=True)
 
 
-def file_name(name: str) -> str:
-    """Name of the file that a corpus is kept in."""
-    return f"{name if name in NAMES else Path(name).stem}.txt"
+@cache
+def label(name: str) -> str:
+    """A corpus in a file name: its name, or a user's own file by its stem and a hash of what it holds."""
+    if name in NAMES:
+        return name
+    path = Path(name)
+    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    if sha256 == TINY_SHAKESPEARE_SHA256:
+        return TINY_SHAKESPEARE
+    return f"{re.sub('[^A-Za-z0-9.-]', '-', path.stem)}-{sha256[:6]}"
 
 
 def allowed() -> str:

@@ -5,9 +5,9 @@ from pathlib import Path
 RESULTS = Path("results")
 
 
-def corpus(file_name: str) -> Path:
+def corpus(label: str) -> Path:
     """The text that is trained on."""
-    return RESULTS / "corpus" / file_name
+    return RESULTS / "corpus" / f"{label}.txt"
 
 
 def analysis(name: str) -> Path:

@@ -13,6 +13,7 @@ from attnid.config import Cell, Config, Device, cells, seed_blocks
 UTILISATION = 0.5
 FLOPS_PER_ATTENTION_WEIGHT = 1_000
 FLOAT64_COST = 2.4
+START_SECONDS = 4
 PROCESS_MB = 600
 BYTES_PER_ROW = {tables.STEPS.name: 70, tables.HEADS.name: 200}
 CORPUS_CHARACTERS = 100
@@ -66,7 +67,8 @@ def plan(config: Config, speed: float) -> Plan:
     return Plan(
         training_jobs=len(all_cells) * len(blocks),
         runs=len(all_cells) * config.training.seeds,
-        seconds=sum(cost(cell) for cell in all_cells) * config.training.seeds / speed,
+        seconds=sum(cost(cell) for cell in all_cells) * config.training.seeds / speed
+        + START_SECONDS * len(all_cells) * len(blocks),
         job_mb=max(job_memory(cell, largest) for cell in all_cells),
         disk_mb=2 * sum(_table_bytes(cell) for cell in all_cells) * config.training.seeds / 1e6,
     )
@@ -89,13 +91,21 @@ def product_speed(size: int = 1024, repeats: int = 5) -> float:
 
 def sentences(expected: Plan, cores: Sequence[int]) -> list[str]:
     """A plan in words."""
-    hours = ", ".join(f"{expected.seconds / 3600 / n:.2g} hours with {n} at a time" for n in cores)
+    spans = ", ".join(f"{_span(expected.seconds / n)} with {n} at a time" for n in cores)
     return [
-        f"{expected.training_jobs} training jobs, {expected.runs} runs in all",
-        f"training: about {hours}",
-        f"memory: about {expected.job_mb} MB a training job",
+        f"{expected.training_jobs} training jobs, {expected.runs} runs in all, from nothing",
+        f"training: about {spans}, on this machine",
+        f"memory: about {expected.job_mb / 1000:.1f} GB a training job",
         f"disk: about {expected.disk_mb:.0f} MB",
     ]
+
+
+def _span(seconds: float) -> str:
+    """A time in the largest unit that leaves at least two of it."""
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds:.0f} seconds"
 
 
 def _table_bytes(cell: Cell) -> float:

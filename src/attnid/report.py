@@ -38,17 +38,19 @@ def render(
     runs: Sequence[Mapping[str, Any]],
     config: Mapping[str, Any],
     created: str,
+    notes: Sequence[str] = (),
 ) -> str:
     """The report as one HTML page that needs nothing else.
 
     `claims` has the columns of `tables.CLAIMS`; `rules` holds the rule behind each verdict by claim; `figures` holds
     the figures by name, in the page's order; `runs` has one entry a training job with the keys cell, seeds, device,
     machine, threads, commit, versions, started, seconds and settings; `config` is the resolved configuration; `created`
-    says when the page was made. All text is escaped.
+    says when the page was made; `notes` are sentences above the ledger. All text is escaped.
     """
     ledger = [dict(row, rule=rules.get(row["id"])) for row in _records(claims)]
     return _template().render(
         created=created,
+        notes=notes,
         verdicts={verdict: sum(row["verdict"] == verdict for row in ledger) for verdict in VERDICTS},
         claims=ledger,
         errata=[row for row in ledger if row["verdict"] in ERRATA],

@@ -26,7 +26,7 @@ TABLES = {name: paths.analysis(name) for name in ANALYSIS} | {
     name: paths.metrics(name) for name in METRICS
 }
 
-CORPUS = paths.corpus(corpus.file_name(CONFIG.corpus))
+CORPUS = paths.corpus(corpus.label(CONFIG.corpus))
 CELLS = configuration.cells(CONFIG)
 
 

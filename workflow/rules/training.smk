@@ -14,12 +14,12 @@ rule train_cell:
         ENVIRONMENT
     threads: 1
     resources:
+        device=CONFIG.device,
         gpu=int(plan.wants_gpu(CONFIG.device)),
         mem_mb=lambda wildcards: plan.job_memory(
             CELLS[wildcards.cell], int(wildcards.last) - int(wildcards.first) + 1
         ),
     params:
         settings=lambda wildcards: CELLS[wildcards.cell].model_dump(mode="json"),
-        device=CONFIG.device,
     script:
         "../scripts/train_cell.py"

@@ -30,5 +30,6 @@ with job(snakemake.log[0]):
         runs=json.loads(Path(snakemake.input.runs).read_text()),
         config=snakemake.params.config,
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        notes=(claims.training_scale(frames["claims"]), claims.READING),
     )
     Path(snakemake.output[0]).write_text(page, encoding="utf-8")

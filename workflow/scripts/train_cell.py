@@ -17,7 +17,7 @@ with job(snakemake.log[0]) as log:
     torch.set_num_threads(snakemake.threads)
     cell = Cell.model_validate(snakemake.params.settings)
     first, last = int(snakemake.wildcards.first), int(snakemake.wildcards.last)
-    device = choose_device(snakemake.params.device)
+    device = choose_device(snakemake.resources.device)
     started, begin, reported = datetime.now(UTC), time.monotonic(), 0.0
 
     def report(progress: Progress) -> None:
@@ -29,7 +29,7 @@ with job(snakemake.log[0]) as log:
         left = (now - begin) / progress.step * (progress.steps - progress.step)
         log.info(
             f"{cell.id} seeds {first} to {last} on {device}: step {progress.step} of {progress.steps}, "
-            f"loss {progress.loss:.3f}, {left:.0f} s left"
+            f"loss {progress.loss:.3f}" + (f", {left:.0f} s left" if progress.step > 1 else "")
         )
 
     text = corpus.load(Path(snakemake.input.corpus), cell.context)

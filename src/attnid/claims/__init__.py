@@ -32,13 +32,14 @@ from attnid.claims.ledger import (
     all_claims,
     judge,
 )
-from attnid.claims.render import to_latex, to_markdown
+from attnid.claims.render import READING, to_latex, to_markdown, training_scale
 
 __all__ = [
     "CORRECTED",
     "NOT_REPRODUCED",
     "NOT_RUN",
     "QUALIFIED",
+    "READING",
     "REGISTER",
     "REPRODUCED",
     "VERDICTS",
@@ -52,4 +53,5 @@ __all__ = [
     "to_latex",
     "to_markdown",
     "training",
+    "training_scale",
 ]

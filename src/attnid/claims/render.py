@@ -5,7 +5,7 @@ from math import isfinite
 
 import pandas as pd
 
-from attnid.claims.ledger import REGISTER, VERDICTS
+from attnid.claims.ledger import REGISTER, TRAINING, VERDICTS
 
 DIGITS = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 LATEX = {
@@ -16,6 +16,22 @@ LATEX = {
 }
 
 
+READING = (
+    "Each claim's rule says what its measured number is: a count, a share, a ratio to the printed formula (1: the "
+    "formula gives the number), float64 epsilons, nats. Brackets hold the 95 % interval over seeds, or the range over "
+    "layers or models where no seeds are given."
+)
+PAPER = "6 layers, width 384, 6 heads, context 256, batch 64, 5000 steps, tiny-shakespeare"
+
+
+def training_scale(frame: pd.DataFrame) -> str:
+    """At which scale most training verdicts were reached, beside the paper's, in a sentence."""
+    scales = frame.loc[(frame["kind"] == TRAINING) & (frame["scale"] != ""), "scale"]
+    if scales.empty:
+        return "No training verdict was reached."
+    return f"Most training verdicts were reached at: {scales.mode()[0]}. The paper's own scale: {PAPER}."
+
+
 def to_markdown(frame: pd.DataFrame) -> str:
     """The claims as a page: the verdicts in one table, then each claim with its evidence and its rule."""
     counts = frame["verdict"].value_counts()
@@ -23,8 +39,9 @@ def to_markdown(frame: pd.DataFrame) -> str:
     lines = [
         "# Claims of arXiv 2609.01231",
         "",
-        f"{len(frame)} claims: {tally}. Where the printed value is a formula, the measured one is its ratio to the "
-        "formula: 1 says that the formula gives the number. Brackets hold the 95 % interval over seeds.",
+        f"{len(frame)} claims: {tally}. {READING}",
+        "",
+        training_scale(frame),
         "",
         verdict_table(frame),
     ]
