@@ -75,6 +75,10 @@ MISTAKES = [
     ("groups/heads/n_heads", [2, 3], "groups.heads.n_heads must divide model.d_model = 64"),
     ("groups/heads/heads", [2], "groups.heads.heads is not a key; allowed beside it: cases, lr, n_heads, precision"),
     ("analysis/head_counts", [5], "analysis.head_counts must divide analysis.d_model = 24"),
+    ("model/context", 1, "model.context is 1; input should be greater than or equal to 2"),
+    ("groups", {}, "groups is {}; dictionary should have at least 1 item after validation, not 0"),
+    ("groups/heads/cases", [], "groups.heads.cases is []; list should have at least 1 item after validation, not 0"),
+    ("groups/heads", 3, "groups.heads is 3; input should be a valid"),
     ("corpus", "king-jmaes", "corpus must be king-james, tiny-shakespeare or the path of a UTF-8 text file"),
     ("device", "gpu", "device is 'gpu'; input should be 'auto', 'cpu' or 'cuda'"),
     ("devise", "cpu", "devise is not a key; allowed beside it: corpus, device, model"),
@@ -150,3 +154,8 @@ def test_fewer_seeds_use_no_block_that_holds_more() -> None:
 
 def test_numbers_given_on_the_command_line_as_text_are_numbers() -> None:
     assert parse(changed("training/seeds", "7")).training.seeds == 7
+
+
+def test_a_cell_listed_twice_is_in_its_group_once() -> None:
+    twice = changed("groups/twice", {"cases": ["sgd", "sgd"], "lr": [0.25, 0.25]})
+    assert [cell.id for cell in grouped_cells(parse(twice))["twice"]] == [grouped_cells(parse(twice))["cases"][0].id]

@@ -45,7 +45,9 @@ class Model(Section):
     n_layers: PositiveInt = Field(description="transformer blocks")
     d_model: PositiveInt = Field(description="width of the model (E)")
     n_heads: PositiveInt = Field(description="attention heads of the base model (H); must divide d_model")
-    context: PositiveInt = Field(description="tokens in a training sequence")
+    context: Annotated[Int, Field(ge=2)] = Field(
+        description="tokens in a training sequence; one token alone has nothing to attend to"
+    )
     dropout: Probability = Field(description="dropout probability")
 
 
@@ -111,8 +113,8 @@ class Config(Section):
     device: Device = Field(description="where training runs: auto takes CUDA where there is one, else the CPU")
     model: Model
     training: Training
-    cases: dict[Name, Case]
-    groups: dict[Name, Group]
+    cases: Annotated[dict[Name, Case], Field(min_length=1)]
+    groups: Annotated[dict[Name, Group], Field(min_length=1)]
     analysis: Analysis
 
     @model_validator(mode="after")
@@ -211,8 +213,11 @@ def parse(settings: Mapping[str, Any]) -> Config:
 
 
 def grouped_cells(config: Config) -> dict[str, list[Cell]]:
-    """The cells of every group, in the configuration's order."""
-    return {name: list(_group_cells(config, group)) for name, group in config.groups.items()}
+    """The cells of every group, in the configuration's order, each once."""
+    return {
+        name: list({cell.id: cell for cell in _group_cells(config, group)}.values())
+        for name, group in config.groups.items()
+    }
 
 
 def cells(config: Config) -> dict[str, Cell]:

@@ -698,7 +698,8 @@ def _slope_over_layers(run: Cell) -> Part:
     medians = reduced(run.of_heads("drift", after=0.5), ["seed", "layer"], "drift", "median")
     if medians["layer"].nunique() < 2:
         raise MissingError("the model has one layer, so none is earlier")
-    medians = medians.assign(log=np.log10(medians["drift"]))
+    with np.errstate(divide="ignore"):
+        medians = medians.assign(log=np.log10(medians["drift"]))
     slopes = medians.groupby("seed")[["layer", "log"]].apply(lambda layers: slope(layers["layer"], layers["log"]))
     return Part(_at_rate("slope over layers", run), t_interval(slopes), upper=0.0)
 
