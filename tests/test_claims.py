@@ -283,3 +283,30 @@ def test_macro_names_and_escapes():
 def test_missing_numbers_stay_missing(ledger):
     assert isnan(ledger.loc["six-heads", "low"])
     assert claims.judge({})["measured"].isna().all()
+
+
+def test_a_group_with_several_cells_where_one_is_meant_is_not_run():
+    frames = claim_tables.base()
+    adamw = frames["cells"][frames["cells"]["case"] == "adamw"]
+    copy = frames | {
+        "cells": pd.concat([frames["cells"], adamw.assign(cell="adamw_h16", n_heads=16)], ignore_index=True),
+        "groups": pd.concat([frames["groups"], pd.DataFrame({"group": ["cases"], "cell": ["adamw_h16"]})]),
+        "heads": pd.concat([frames["heads"], frames["heads"].assign(cell="adamw_h16")]),
+        "steps": pd.concat([frames["steps"], frames["steps"].assign(cell="adamw_h16")]),
+    }
+    row = found("adamw-overlap", copy)
+    assert row.verdict == NOT_RUN
+    assert "several cells" in row.evidence
+
+
+def test_a_run_astray_from_its_first_step_is_not_reproduced():
+    frames = claim_tables.base()
+    cell = frames["cells"].loc[frames["cells"]["case"] == "adamw", "cell"].iloc[0]
+    heads, steps = frames["heads"].copy(), frames["steps"].copy()
+    heads.loc[heads["cell"] == cell, list(tables.HEAD_MEASURES)] = float("nan")
+    steps.loc[steps["cell"] == cell, ["train_loss", "val_loss", "grad_norm", "update_norm"]] = float("nan")
+    astray = frames | {"heads": heads, "steps": steps}
+    for name in ("adamw-overlap", "adamw-best-loss"):
+        row = found(name, astray)
+        assert row.verdict == NOT_REPRODUCED
+        assert "not finite" in row.evidence

@@ -159,3 +159,18 @@ def test_numbers_given_on_the_command_line_as_text_are_numbers() -> None:
 def test_a_cell_listed_twice_is_in_its_group_once() -> None:
     twice = changed("groups/twice", {"cases": ["sgd", "sgd"], "lr": [0.25, 0.25]})
     assert [cell.id for cell in grouped_cells(parse(twice))["twice"]] == [grouped_cells(parse(twice))["cases"][0].id]
+
+
+def test_a_cell_id_is_fit_for_a_path_at_any_learning_rate() -> None:
+    assert cell(lr=1e30, lr_floor=0.0).id.startswith("adamw_lr1e30_h2_")
+
+
+def test_a_huge_width_is_checked_at_once() -> None:
+    with pytest.raises(UserError, match=r"analysis\.head_counts must divide"):
+        parse(changed("analysis/d_model", 10_000_000_019))
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "nul\0", "results/corpus/own.txt"])
+def test_a_corpus_that_cannot_be_a_file_of_ones_own_is_one_sentence(name: str) -> None:
+    with pytest.raises(UserError, match="corpus must be king-james, tiny-shakespeare or the path"):
+        parse(changed("corpus", name))

@@ -4,14 +4,14 @@ import hashlib
 import itertools
 import json
 from collections.abc import Iterable, Mapping
-from pathlib import Path
+from math import isqrt
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from attnid import corpus
-from attnid.errors import UserError
+from attnid.errors import UserError, validation_sentence
 from attnid.layer import LayerSpec
 
 
@@ -125,7 +125,7 @@ class Config(Section):
 
     def _complaints(self) -> Iterable[str]:
         model, training = self.model, self.training
-        if self.corpus not in corpus.NAMES and not Path(self.corpus).is_file():
+        if not corpus.exists(self.corpus):
             yield f"corpus must be {corpus.allowed()}; {self.corpus!r} is none of these"
         yield from _not_dividing("model.n_heads", [model.n_heads], "model.d_model", model.d_model)
         if training.warmup_steps >= training.steps:
@@ -198,7 +198,7 @@ class Cell(Section):
     @property
     def id(self) -> str:
         """Readable name: case, what a group may vary, and the hash."""
-        parts = [self.case, f"lr{self.lr:g}", f"h{self.n_heads}"]
+        parts = [self.case, f"lr{self.lr:g}".replace("+", ""), f"h{self.n_heads}"]
         if self.precision != "float32":
             parts.append(self.precision)
         return "_".join([*parts, self.hash])
@@ -209,7 +209,7 @@ def parse(settings: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(settings)
     except ValidationError as error:
-        raise UserError(_sentence(error)) from None
+        raise UserError(validation_sentence(error, "configuration", Config)) from None
 
 
 def grouped_cells(config: Config) -> dict[str, list[Cell]]:
@@ -283,31 +283,6 @@ def _cell(config: Config, name: str, lr: float, n_heads: int, precision: Precisi
 def _not_dividing(key: str, counts: list[int], width_key: str, width: int) -> Iterable[str]:
     for number in counts:
         if width % number:
-            allowed = ", ".join(str(divisor) for divisor in range(1, width + 1) if width % divisor == 0)
+            small = [divisor for divisor in range(1, isqrt(width) + 1) if width % divisor == 0]
+            allowed = ", ".join(map(str, sorted({*small, *(width // divisor for divisor in small)})))
             yield f"{key} must divide {width_key} = {width} ({allowed}), not {number}"
-
-
-def _sentence(error: ValidationError) -> str:
-    first = error.errors(include_url=False)[0]
-    key = ".".join(str(part) for part in first["loc"] if part != "[key]")
-    if first["type"] == "value_error":
-        return f"configuration: {first['ctx']['error']}"
-    if first["type"] == "missing":
-        return f"configuration: {key} is missing"
-    if first["type"] == "extra_forbidden":
-        return f"configuration: {key} is not a key; allowed beside it: {', '.join(_siblings(first['loc']))}"
-    return f"configuration: {key} is {first['input']!r}; {_lower(first['msg'])}"
-
-
-def _siblings(location: tuple[int | str, ...]) -> list[str]:
-    section: Any = Config
-    for part in location[:-1]:
-        if isinstance(section, type) and issubclass(section, BaseModel):
-            section = section.model_fields[str(part)].annotation
-        else:
-            section = section.__args__[1]
-    return list(section.model_fields)
-
-
-def _lower(text: str) -> str:
-    return text[:1].lower() + text[1:]

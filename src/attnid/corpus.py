@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from attnid import paths
 from attnid.errors import UserError
 
 KING_JAMES = "king-james"
@@ -62,6 +63,17 @@ def load(path: Path, context: int) -> Corpus:
         needed = int((context + 1) / VALIDATION_FRACTION) + 1
         raise UserError(f"corpus {path}: {len(text)} characters; a context of {context} needs at least {needed}")
     return corpus
+
+
+def exists(name: str) -> bool:
+    """Whether a corpus is a named one or the path of a file outside the directory that corpora are fetched to."""
+    if name in NAMES:
+        return True
+    try:
+        path = Path(name).resolve()
+        return path.is_file() and paths.corpus("x").parent.resolve() not in path.parents
+    except (OSError, ValueError):
+        return False
 
 
 def check(name: str, context: int) -> None:

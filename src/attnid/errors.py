@@ -1,4 +1,8 @@
-"""The one exception that stands for a user's mistake."""
+"""The one exception that stands for a user's mistake, and how it is told."""
+
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
 
 
 class UserError(Exception):
@@ -7,3 +11,26 @@ class UserError(Exception):
     The sentence names the key or file, what was found and what is allowed. Entry points print it and exit with
     status 2; they never show a traceback for it.
     """
+
+
+def validation_sentence(error: ValidationError, where: str, model: type[BaseModel]) -> str:
+    """The first complaint of a failed validation: where, which key, what was found, what is allowed."""
+    first = error.errors(include_url=False)[0]
+    key = ".".join(str(part) for part in first["loc"] if part != "[key]")
+    if first["type"] == "value_error":
+        return f"{where}: {first['ctx']['error']}"
+    if first["type"] == "missing":
+        return f"{where}: {key} is missing"
+    if first["type"] == "extra_forbidden":
+        return f"{where}: {key} is not a key; allowed beside it: {', '.join(_siblings(model, first['loc']))}"
+    return f"{where}: {key or 'it'} is {first['input']!r}; {first['msg'][:1].lower()}{first['msg'][1:]}"
+
+
+def _siblings(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    section: Any = model
+    for part in location[:-1]:
+        if isinstance(section, type) and issubclass(section, BaseModel):
+            section = section.model_fields[str(part)].annotation
+        else:
+            section = section.__args__[1]
+    return list(section.model_fields)

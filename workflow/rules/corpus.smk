@@ -8,6 +8,6 @@ rule fetch_corpus:
     conda:
         ENVIRONMENT
     params:
-        corpus=CONFIG.corpus,
+        corpus=lambda wildcards: CONFIG.corpus,
     script:
         "../scripts/fetch_corpus.py"

@@ -12,7 +12,7 @@ from attnid import statistics
 from attnid.claims.ledger import NOT_REPRODUCED, Finding, MissingError, NotFiniteError, Tables, some, table
 from attnid.claims.rules import Part, parts_finding
 from attnid.statistics import Estimate, geometric_interval, paired_differences, per_seed, reduce_groups
-from attnid.tables import PHASE_REBALANCED, PHASE_STEP
+from attnid.tables import HEADS, PHASE_REBALANCED, PHASE_STEP
 
 EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7}
 """Machine epsilon of a training precision."""
@@ -22,6 +22,9 @@ LAST_TENTH = "steps after nine tenths of the run"
 
 PAPER_SCALE = {"n_layers": 6, "d_model": 384, "n_heads": 6, "context": 256, "batch_size": 64, "steps": 5000}
 """The paper's own scale, as far as it is printed or stock nanoGPT (section 5)."""
+
+
+HEADS_OPTIONAL = {column.name: column.nullable for column in HEADS.columns}
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class Cell:
 
     def _checked(self, rows: pd.DataFrame, measures: Sequence[str]) -> pd.DataFrame:
         for measure in measures:
-            if rows[measure].isna().all():
+            if rows[measure].isna().all() and HEADS_OPTIONAL.get(measure, False) and rows["beta"].notna().any():
                 raise MissingError(f"the cell {self.name} has no values of {measure}")
             astray = rows[~np.isfinite(rows[measure])]
             if len(astray):
@@ -94,8 +97,12 @@ def cells(tables: Tables, group: str, **settings: Any) -> list[Cell]:
 
 
 def cell(tables: Tables, group: str, **settings: Any) -> Cell:
-    """The first of these cells."""
-    return cells(tables, group, **settings)[0]
+    """The one of these cells. Raises MissingError where there are several, for then it is not clear which is meant."""
+    found = cells(tables, group, **settings)
+    if len(found) > 1:
+        names = ", ".join(run.name for run in found)
+        raise MissingError(f"the group {group} has several cells where the rule reads one: {names}")
+    return found[0]
 
 
 def case(tables: Tables, name: str) -> Cell:

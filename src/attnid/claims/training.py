@@ -658,8 +658,11 @@ def _learning_rates(tables: Tables) -> list[Cell]:
         runs = cells(tables, "learning_rates_float64")
     except MissingError:
         runs = cells(tables, "learning_rates")
-    if len({run.settings["lr"] for run in runs}) < 2:
+    rates = {run.settings["lr"] for run in runs}
+    if len(rates) < 2:
         raise MissingError("the group learning_rates has fewer than two learning rates")
+    if len(rates) < len(runs):
+        raise MissingError("the group learning_rates varies more than the learning rate")
     return runs
 
 

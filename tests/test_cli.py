@@ -1,0 +1,105 @@
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from attnid import cli
+
+LAYER = {"d_model": 8, "n_heads": 4, "n_kv_heads": 2, "qk_head_dim": 4, "v_head_dim": 2, "rotary_dim": 4}
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 0) -> str:
+    assert cli.main(arguments) == status
+    captured = capsys.readouterr()
+    return captured.err if status else captured.out
+
+
+@pytest.fixture
+def layer(tmp_path: Path) -> Path:
+    path = tmp_path / "layer.json"
+    path.write_text(json.dumps(LAYER))
+    return path
+
+
+def test_a_layer_file_is_counted_and_proved(capsys: pytest.CaptureFixture[str], layer: Path) -> None:
+    """G D = 8 query/key directions and G C^2 = 8 value/output directions of 8 (4 + 2) (4 + 2) = 288 parameters."""
+    found = json.loads(run(capsys, "count", str(layer), "--rank", "float64", "--certify", "--json"))
+    assert found["parameters"] == 8 * (4 + 2) * (4 + 2)
+    assert found["unidentified"] == 16
+    assert found["sources"] == {"query_key_gauge": 8, "value_output_gauge": 8, "dead_key_bias": 0, "dead_value_bias": 0}
+    assert found["identified"] == found["rank_float64"] == found["rank_exact_lower"] == found["rank_exact_upper"] == 272
+    assert found["certified"] is True
+    kept, dropped = found["gap"]
+    assert kept > 1e-9 > 1e-12 > dropped
+    assert "10000" in found["assumed"]
+
+
+def test_a_shipped_model_is_counted_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    found = json.loads(run(capsys, "count", "llama-2-70b", "--json"))
+    assert found["sources"]["query_key_gauge"] == 8 * 128
+    assert found["sources"]["value_output_gauge"] == 8 * 128**2
+    assert "query key gauge      1,024" in run(capsys, "count", "Llama-2-70B")
+
+
+def test_every_listed_model_is_counted_or_says_why_not(capsys: pytest.CaptureFixture[str]) -> None:
+    names = json.loads(run(capsys, "count", "--list", "--json"))
+    assert len(names) == 55
+    assert names == run(capsys, "count", "--list").splitlines()
+    for name in names:
+        status = cli.main(["count", name])
+        captured = capsys.readouterr()
+        assert (status == 0 and captured.out) or ("no closed form here yet" in captured.err and status == 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["count"], "no layer given"),
+        (["count", "Llama-2-7C"], "neither a file nor a shipped model; near it: Llama-2-7B"),
+        (["count", "nowhere.json"], "nowhere.json: cannot be read"),
+        (["count", "Qwen3-8B"], "no closed form here yet, for its query/key normalisation"),
+        (["count", "gpt2-xl", "--certify"], "out of reach; allowed: at most 20,000"),
+    ],
+)
+def test_a_mistake_is_one_sentence(capsys: pytest.CaptureFixture[str], arguments: list[str], sentence: str) -> None:
+    error = run(capsys, *arguments, status=2)
+    assert sentence in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"rotary": 2}, "rotary is not a key; allowed beside it: d_model, n_heads"),
+        ({"rotary_dim": 3}, "rotary_dim must be even, not 3"),
+        ({"rotary_dim": 6}, "rotary_dim must be at most qk_head_dim = 4, not 6"),
+        ({"n_kv_heads": 3}, "n_kv_heads must divide n_heads = 4, not 3"),
+        ({"d_model": 0}, "d_model is 0; input should be greater than or equal to 1"),
+        ({"d_model": "8"}, "d_model is '8'; input should be a valid integer"),
+    ],
+)
+def test_a_layer_that_cannot_be_is_one_sentence(
+    capsys: pytest.CaptureFixture[str], layer: Path, change: dict[str, object], sentence: str
+) -> None:
+    layer.write_text(json.dumps(LAYER | change))
+    error = run(capsys, "count", str(layer), status=2)
+    assert f"{layer}: " in error
+    assert sentence in error
+
+
+@pytest.mark.parametrize("content", ["", "[1]", "{", "null", '"text"', "\x00"])
+def test_a_file_that_is_no_layer_is_one_sentence(capsys: pytest.CaptureFixture[str], layer: Path, content: str) -> None:
+    layer.write_text(content)
+    error = run(capsys, "count", str(layer), status=2)
+    assert error.startswith(f"attnid: {layer}: ")
+    assert error.count("\n") == 1
+
+
+def test_counting_imports_neither_torch_nor_pandas() -> None:
+    code = (
+        "import sys; from attnid.cli import main; main(['count', 'gpt2-xl']);"
+        "sys.exit(bool({'torch', 'pandas', 'numpy'} & set(sys.modules)))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
