@@ -5,9 +5,8 @@ analysis refuses a row in which the two differ.
 """
 
 from dataclasses import dataclass
-from math import prod
 
-from attnid.layer import LayerSpec
+from attnid.layer import LayerSpec, numel
 
 
 @dataclass(frozen=True)
@@ -73,8 +72,8 @@ def count(spec: LayerSpec) -> Count:
     bias only as far as the heads' biases outnumber the model's width.
     """
     return Count(
-        query_key=_numel(spec.query_key_shapes),
-        value_output=_numel(spec.value_output_shapes),
+        query_key=numel(spec.query_key_shapes),
+        value_output=numel(spec.value_output_shapes),
         query_key_gauge=_query_key_gauge(spec),
         value_output_gauge=spec.n_kv_heads
         * gauge_dimension(spec.heads_per_group * spec.d_model, spec.d_model, spec.v_head_dim),
@@ -106,7 +105,3 @@ def _dead_value_bias(spec: LayerSpec) -> int:
     if spec.output_bias:
         return G * C
     return max(0, G * C - E)
-
-
-def _numel(shapes: dict[str, tuple[int, ...]]) -> int:
-    return sum(prod(shape) for shape in shapes.values())

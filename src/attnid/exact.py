@@ -16,13 +16,13 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from math import ceil, prod
+from math import ceil
 
 import torch
 from torch import Tensor
 
 from attnid.attention import ROPE_BASE, Parameters
-from attnid.layer import LayerSpec
+from attnid.layer import LayerSpec, numel
 from attnid.modular import PRIME, inverse, inverses, null_space, product, random_residues, rank_, reduce_
 from attnid.rank import FEWEST_TOKENS
 
@@ -84,7 +84,7 @@ def _telling_sequences(spec: LayerSpec, tokens: int) -> int:
     """Sequences whose score differences, seen through the values, are as many as the query/key parameters."""
     seen = min(spec.n_heads * spec.v_head_dim, spec.d_model)
     telling = sum(min(spec.n_heads * keys, seen) for keys in range(tokens))
-    needed = sum(prod(shape) for shape in spec.query_key_shapes.values())
+    needed = numel(spec.query_key_shapes)
     return ceil((needed + SPARE_ROWS) / telling)
 
 

@@ -7,14 +7,14 @@ train in one batched product and all layers and heads are measured in one. Membe
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import prod, sqrt
+from math import sqrt
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F  # noqa: N812
 
 from attnid.attention import attention
-from attnid.layer import LayerSpec
+from attnid.layer import LayerSpec, numel
 
 INIT_STD = 0.02
 LAYER_NORM_EPSILON = 1e-5
@@ -61,7 +61,7 @@ class Architecture:
     @property
     def parameters(self) -> int:
         """Parameters of one member."""
-        return sum(prod(shape) for shape in self.shapes.values())
+        return numel(self.shapes)
 
 
 def generator(seed: int, purpose: str, device: torch.device | str = "cpu") -> torch.Generator:

@@ -1,10 +1,17 @@
 """What a softmax attention layer is: its sizes and features, and the shapes of its parameters."""
 
+from collections.abc import Mapping
+from math import prod
 from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Size = Annotated[int, Field(ge=1, strict=True)]
+
+
+def numel(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Numbers in all parameters of these shapes."""
+    return sum(prod(shape) for shape in shapes.values())
 
 
 class LayerSpec(BaseModel):

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import ceil, prod
+from math import ceil
 
 import torch
 from torch import Tensor
 from torch.func import jacrev
 
 from attnid.attention import Parameters, attention, random_parameters
-from attnid.layer import LayerSpec
+from attnid.layer import LayerSpec, numel
 
 KEPT_ABOVE = 1e-9
 DROPPED_BELOW = 1e-12
@@ -74,7 +74,7 @@ def layer_ranks(spec: LayerSpec, seed: int = 0, sequences: int | None = None, to
     x = torch.randn(sequences, tokens, spec.d_model, generator=generator, dtype=torch.float64)
     # The triangular factor has the singular values of the Jacobian, whichever columns are taken of both.
     triangle = torch.linalg.qr(jacobian(spec, parameters, x), mode="r")[1]
-    query_key = _numel(spec.query_key_shapes)
+    query_key = numel(spec.query_key_shapes)
     singular_values = torch.linalg.svdvals(triangle)
     largest = float(singular_values[0])
     try:
@@ -128,14 +128,10 @@ def _enough_sequences(spec: LayerSpec, tokens: int) -> int:
     E, H, C = spec.d_model, spec.n_heads, spec.v_head_dim
     keys = range(1, tokens + 1) if spec.causal else [tokens] * tokens
     telling = sum(min(H * (n - 1), H * C, E) for n in keys)
-    query_key, value_output = _numel(spec.query_key_shapes), _numel(spec.value_output_shapes)
+    query_key, value_output = numel(spec.query_key_shapes), numel(spec.value_output_shapes)
     needed = max((query_key + value_output) / (tokens * E), query_key / max(telling, 1))
     return ceil(ROWS_PER_PARAMETER * needed)
 
 
 def _columns(spec: LayerSpec, derivative: Mapping[str, Tensor]) -> Tensor:
     return torch.cat([derivative[name].flatten(1) for name in spec.parameter_shapes], dim=1)
-
-
-def _numel(shapes: Mapping[str, tuple[int, ...]]) -> int:
-    return sum(prod(shape) for shape in shapes.values())
