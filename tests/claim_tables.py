@@ -9,6 +9,7 @@ from itertools import product
 from typing import Any
 
 import pandas as pd
+from synthetic import certificate
 
 from attnid import tables
 from attnid.claims import CORRECTED, NOT_REPRODUCED, QUALIFIED, REGISTER, REPRODUCED
@@ -71,22 +72,17 @@ def _layers() -> Iterator[LayerSpec]:
 
 def _rank_row(spec: LayerSpec) -> dict[str, Any]:
     counted = count(spec)
-    left = counted.query_key_gauge + counted.dead_key_bias
-    right = counted.value_output_gauge + counted.dead_value_bias
     return {
         "group": "test",
         "layer": f"layer of {spec.n_heads} heads",
         **spec.model_dump(),
-        "parameters": counted.parameters,
+        **counted.columns,
         "parameters_qk": counted.query_key,
         "parameters_vo": counted.value_output,
-        **counted.sources,
-        "unidentified": counted.unidentified,
-        "identified": counted.identified,
-        "identified_fraction": counted.identified_fraction,
         "rank": counted.identified,
-        "rank_qk": counted.query_key - left,
-        "rank_vo": counted.value_output - right,
+        "rank_qk": counted.identified_query_key,
+        "rank_vo": counted.identified_value_output,
+        **certificate(counted),
         "smallest_kept": 1e-3,
         "largest_dropped": 1e-16,
         "sequences": 4,
@@ -157,14 +153,18 @@ def _model(name: str, spec: LayerSpec) -> dict[str, Any]:
     counted = count(spec)
     return {
         "model": name,
+        "role": "self",
+        "layers": 1,
+        "layer": "a layer",
         "position": "",
-        "attention_blocks": 1,
         **spec.model_dump(),
-        "parameters": counted.parameters,
-        **counted.sources,
-        "unidentified": counted.unidentified,
+        **counted.columns,
+        "parameters_model": counted.parameters,
         "unidentified_model": counted.unidentified,
-        "identified_fraction": counted.identified_fraction,
+        "block_norm": "none",
+        "block_parameters": counted.parameters,
+        "block_unidentified": counted.unidentified,
+        "block_identified_fraction": counted.identified_fraction,
         "paper_fraction": 1 - 1 / (2 * spec.n_heads),
         "model_parameters": 1.0,
         "share_of_model": 0.1,
@@ -352,14 +352,21 @@ def _ranks_of(*specs: LayerSpec) -> Change:
 
 def _one_less(frame: pd.DataFrame) -> pd.DataFrame:
     """Ranks that neither the paper's formula nor the closed form gives."""
-    columns = ["rank", "rank_qk", "rank_vo"]
+    columns = [f"exact_{bound}{side}" for bound in ("lower", "upper") for side in ("", "_qk", "_vo")]
     frame[columns] -= 1
     return frame
 
 
 def _six_heads_as_printed(frame: pd.DataFrame) -> pd.DataFrame:
-    frame["rank"] = (0.83 * frame["parameters"]).round().astype(int)
+    frame["exact_lower"] = (0.83 * frame["parameters"]).round().astype(int)
     return frame
+
+
+def _as_identified(fraction: float) -> Callable[[pd.DataFrame], pd.DataFrame]:
+    def change(frame: pd.DataFrame) -> pd.DataFrame:
+        return frame.assign(unidentified_model=(1 - fraction) * frame["parameters_model"])
+
+    return change
 
 
 def _both(*changes: Change) -> Change:
@@ -496,10 +503,10 @@ OTHER: dict[str, tuple[Change, str]] = {
     "rotations-half": (_ranks_of(LayerSpec.multi_head(24, 2)), REPRODUCED),
     "gqa-complete": (WRONG_RANKS, NOT_REPRODUCED),
     "rope-improves-layer": (
-        replaced("ranks", lambda frame: frame.assign(rank=frame["parameters"] - frame["n_heads"])),
+        replaced("ranks", lambda frame: frame.assign(exact_lower=frame["parameters"] - frame["n_heads"])),
         REPRODUCED,
     ),
-    "published-architectures": (replaced("architectures", _set(identified_fraction=0.85)), REPRODUCED),
+    "published-architectures": (replaced("architectures", _as_identified(0.85)), REPRODUCED),
     "squad-most-benefit": (replaced("squad", _set(gain_f1=[None, 1.0, 1.0, 1.0])), NOT_REPRODUCED),
 }
 """For each claim a change of the base tables, and the verdict it leads to."""

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from attnid import tables
-from attnid.counting import count
+from attnid.counting import Count, count
 from attnid.layer import LayerSpec
 
 STEPS = 60
@@ -20,7 +20,7 @@ MEASURED = (1, *range(10, STEPS + 1, 10))
 def all_tables() -> dict[str, pd.DataFrame]:
     """Every table that a figure reads, by name."""
     cells = _cells()
-    frames = {"ranks": _ranks(), "squad": _squad(), "cells": cells, "groups": _groups(cells)}
+    frames = {"ranks": _ranks(), "squad": _squad(), "trap": _trap(), "cells": cells, "groups": _groups(cells)}
     frames["steps"] = _steps(cells)
     frames["heads"] = _heads(cells)
     frames["summary"] = _summary(frames["steps"], frames["heads"])
@@ -91,9 +91,20 @@ def _ranks() -> pd.DataFrame:
     return pd.DataFrame([_rank_row(group, layer) for group, layer in layers])[tables.RANKS.names]
 
 
+def certificate(counted: Count) -> dict[str, object]:
+    """Columns of a proof that meets the closed form."""
+    of_sides = {"_qk": counted.identified_query_key, "_vo": counted.identified_value_output}
+    bounds = {
+        f"exact_{bound}{side}": rank
+        for side, rank in {"": counted.identified, **of_sides}.items()
+        for bound in ("lower", "upper")
+    }
+    conditions = {"prime": 8_388_587, "seed": 0, "certified": True, "assumed": "generic weights", "failed": ""}
+    return bounds | conditions
+
+
 def _rank_row(group: str, layer: LayerSpec) -> dict[str, object]:
     counted = count(layer)
-    query_key = counted.query_key_gauge + counted.dead_key_bias
     return layer.model_dump() | counted.sources | {
         "group": group,
         "layer": f"{group} H {layer.n_heads} D {layer.qk_head_dim}",
@@ -104,10 +115,11 @@ def _rank_row(group: str, layer: LayerSpec) -> dict[str, object]:
         "identified": counted.identified,
         "identified_fraction": counted.identified_fraction,
         "rank": counted.identified,
-        "rank_qk": counted.query_key - query_key,
-        "rank_vo": counted.identified - counted.query_key + query_key,
+        "rank_qk": counted.identified_query_key,
+        "rank_vo": counted.identified_value_output,
         "smallest_kept": 1e-3,
         "largest_dropped": 1e-16,
+        **certificate(counted),
         "sequences": 8,
         "tokens": 6,
         "agrees": True,
@@ -129,6 +141,25 @@ def _squad() -> pd.DataFrame:
     frame["share_percent"] = 100 * frame["unidentified"] / (1e6 * frame["printed_total"])
     frame["printed_implied_width"] = 768.0
     return frame[tables.SQUAD.names]
+
+
+def _trap() -> pd.DataFrame:
+    gaps = {1.0: (52, 4e-5, 2e-16, 128), 0.03: (40, 2e-8, 4e-16, 256)}
+    return pd.DataFrame(
+        [
+            {
+                "scale": scale,
+                "cutoff": cutoff,
+                "rank_float64": rank,
+                "smallest_kept": kept,
+                "largest_dropped": dropped,
+                "proved_lower": 52,
+                "proved_upper": 52,
+                "bits": bits,
+            }
+            for (scale, (rank, kept, dropped, bits)), cutoff in product(gaps.items(), (1e-8, 1e-12))
+        ]
+    )[tables.TRAP.names]
 
 
 def _cells() -> pd.DataFrame:

@@ -7,12 +7,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnid import analysis, tables
-from attnid.analysis import DisagreementError, GridLayer
+from attnid import tables
+from attnid.analysis import invariances as invariance
+from attnid.analysis import published
+from attnid.analysis import ranks as ranking
+from attnid.analysis.ranks import DisagreementError, GridLayer
+from attnid.architectures import architectures
 from attnid.counting import count
-from attnid.layer import LayerSpec
+from attnid.layer import LayerSpec, layer_name
 
-GRID = analysis.rank_grid(24, [1, 2, 3, 4, 6, 8, 12, 24], [1, 4, 8, 16])
+SIZES = {
+    "d_model",
+    "n_heads",
+    "n_kv_heads",
+    "qk_head_dim",
+    "v_head_dim",
+    "rotary_dim",
+    "context_dim",
+    "relative_buckets",
+    "relative_distance",
+    "kv_latent_dim",
+    "q_latent_dim",
+}
+GRID = ranking.rank_grid(24, [1, 2, 3, 4, 6, 8, 12, 24], [1, 4, 8, 16])
 
 
 def layers(group: str) -> list[LayerSpec]:
@@ -22,13 +39,13 @@ def layers(group: str) -> list[LayerSpec]:
 @pytest.fixture(scope="module")
 def ranks() -> pd.DataFrame:
     small = ("single-head", "full-width", "value-bias", "bidirectional")
-    heads = [layer for layer in analysis.rank_grid(4, [1, 2, 4], []) if layer.group.startswith("heads")]
-    return analysis.rank_table([*heads, *(layer for layer in GRID if layer.group in small)])
+    heads = [layer for layer in ranking.rank_grid(4, [1, 2, 4], []) if layer.group.startswith("heads")]
+    return ranking.rank_table(tables.RANKS, [*heads, *(layer for layer in GRID if layer.group in small)])
 
 
 @pytest.fixture(scope="module")
 def invariances() -> pd.DataFrame:
-    return analysis.invariance_table(2)
+    return invariance.invariance_table(2)
 
 
 def test_grid_holds_every_family() -> None:
@@ -76,7 +93,7 @@ def test_value_biases_are_tried_below_at_and_above_the_width() -> None:
 
 
 def test_names_of_layers() -> None:
-    assert analysis.layer_name(LayerSpec.multi_head(24, 4)) == "E 24, H 4, D 6"
+    assert layer_name(LayerSpec.multi_head(24, 4)) == "E 24, H 4, D 6"
     spec = LayerSpec(
         d_model=8,
         n_heads=4,
@@ -88,11 +105,11 @@ def test_names_of_layers() -> None:
         output_bias=True,
         causal=False,
     )
-    assert analysis.layer_name(spec) == "E 8, H 4, G 2, D 6, C 3, RoPE on 4, biases KO, no mask"
+    assert layer_name(spec) == "E 8, H 4, G 2, D 6, C 3, RoPE on 4, biases KO, no mask"
 
 
 def test_closed_form_and_rank_agree_over_the_small_families(ranks: pd.DataFrame) -> None:
-    analysis.require_agreement(ranks)
+    ranking.require_agreement(ranks)
     assert ranks["agrees"].all()
     assert (ranks["smallest_kept"] > 1e-9).all()
     assert (ranks["largest_dropped"] < 1e-12).all()
@@ -103,16 +120,18 @@ def test_closed_form_and_rank_agree_over_the_small_families(ranks: pd.DataFrame)
 def test_progress_is_told_layer_by_layer() -> None:
     told: list[tuple[int, int, str]] = []
     grid = [layer for layer in GRID if layer.group == "single-head"][:2]
-    analysis.rank_table(grid, report=lambda *step: told.append(step))
+    ranking.rank_table(tables.RANKS, grid, report=lambda *step: told.append(step))
     assert told == [(1, 2, "single-head: E 1, H 1, D 1"), (2, 2, "single-head: E 1, H 1, D 2")]
 
 
 def test_a_wrong_closed_form_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("attnid.counting._query_key_gauge", lambda spec: 0)
-    wrong = analysis.rank_table([GridLayer("some-group", "some layer", LayerSpec.multi_head(4, 2))])
+    wrong = ranking.rank_table(tables.RANKS, [GridLayer("some-group", "some layer", LayerSpec.multi_head(4, 2))])
     assert wrong["agrees"].tolist() == [False]
-    with pytest.raises(DisagreementError, match=r"1 of 1 layers: some-group \(some layer\): identified 56, rank 48"):
-        analysis.require_agreement(wrong)
+    with pytest.raises(
+        DisagreementError, match=r"in 1 layers: some-group \(some layer\): identified 56, rank 48, proved 48 to 48"
+    ):
+        ranking.require_agreement(wrong)
 
 
 def test_every_transformation_does_what_is_expected(invariances: pd.DataFrame) -> None:
@@ -122,26 +141,26 @@ def test_every_transformation_does_what_is_expected(invariances: pd.DataFrame) -
 
 
 def test_more_draws_leave_the_first_as_they_are(invariances: pd.DataFrame) -> None:
-    first = analysis.invariance_table(1)
+    first = invariance.invariance_table(1)
     again = invariances[invariances["draw"] == 0].reset_index(drop=True)
     pd.testing.assert_frame_equal(first, again)
-    assert (analysis.invariance_table(1, seed=1)["error_epsilons"] != first["error_epsilons"]).any()
+    assert (invariance.invariance_table(1, seed=1)["error_epsilons"] != first["error_epsilons"]).any()
 
 
 def test_a_change_is_not_taken_for_an_invariance(monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = [
-        analysis.Transformation(known.name, known.description, known.spec, not known.unchanged, known.change)
-        for known in analysis.TRANSFORMATIONS
+        invariance.Transformation(known.name, known.description, known.spec, not known.unchanged, known.change)
+        for known in invariance.TRANSFORMATIONS
     ]
-    monkeypatch.setattr(analysis, "TRANSFORMATIONS", wrong)
-    assert not analysis.invariance_table(1)["holds"].any()
+    monkeypatch.setattr(invariance, "TRANSFORMATIONS", wrong)
+    assert not invariance.invariance_table(1)["holds"].any()
 
 
 def test_random_transformations_are_well_conditioned() -> None:
     import torch
 
-    S = analysis.random_invertible(6, 50, torch.Generator().manual_seed(1))
-    assert torch.linalg.cond(S).max() <= analysis.CONDITION * (1 + 1e-9)
+    S = invariance.random_invertible(6, 50, torch.Generator().manual_seed(1))
+    assert torch.linalg.cond(S).max() <= invariance.CONDITION * (1 + 1e-9)
     assert torch.linalg.cond(S).median() > 2
 
 
@@ -149,18 +168,18 @@ def test_random_transformations_are_well_conditioned() -> None:
 def test_search_finds_the_width_of_the_formula(quotient: int, heads: int) -> None:
     width = quotient * heads
     identified = count(LayerSpec.multi_head(width, heads)).identified
-    found = analysis.square_single_head_width(identified)
+    found = published.square_single_head_width(identified)
     assert 2 * found**2 >= identified > 2 * (found - 1) ** 2
-    assert found == analysis.formula_width(width, heads)
+    assert found == published.formula_width(width, heads)
     assert abs(found - ceil(width * sqrt(2 - 1 / heads))) <= 1
 
 
 def test_formula_is_exact_where_the_root_is_whole() -> None:
-    assert analysis.formula_width(1600, 25) == 2240
+    assert published.formula_width(1600, 25) == 2240
 
 
 def test_growth_of_gpt_2_small() -> None:
-    frame = analysis.equivalent_table()
+    frame = published.equivalent_table()
     row = frame[(frame["model"] == "gpt2 (small)") & (frame["n_heads"] == 12)].iloc[0]
     assert (row["width_formula"], row["width_search"]) == (1064, 1064)
     assert row["width_growth"] == pytest.approx(1.385, abs=1e-3)
@@ -181,11 +200,11 @@ def test_growth_of_gpt_2_small() -> None:
     ],
 )
 def test_whole_models_have_their_published_size(model: str, blocks: int, width: int, parameters: int) -> None:
-    assert analysis.gpt_parameters(analysis.EMBEDDINGS[model], blocks, width, single_head=False) == parameters
+    assert published.gpt_parameters(published.EMBEDDINGS[model], blocks, width, single_head=False) == parameters
 
 
 def test_squad_table_recomputed() -> None:
-    frame = analysis.squad_table()
+    frame = published.squad_table()
     assert frame["unidentified"].tolist() == [393_216, 1_572_864, 6_291_456, 25_165_824]
     assert (frame["attention"] / 1e6 - frame["printed_attention"]).abs().max() < 0.25
     assert frame["share_percent"].tolist() == pytest.approx([0.30, 1.11, 3.74, 11.5], abs=0.05)
@@ -193,22 +212,54 @@ def test_squad_table_recomputed() -> None:
 
 
 def test_architecture_table() -> None:
-    frame = analysis.architecture_table().set_index("model")
-    assert len(frame) == 38
+    frame = published.architecture_table().set_index("model")
+    assert frame.index.nunique() == 55
     assert frame.loc["Llama-2-70B", "query_key_gauge"] == 1024
     assert frame.loc["Llama-2-70B", "unidentified_model"] == 80 * (1024 + 131_072)
     gpt2 = frame.loc["gpt2 (small)"]
     assert gpt2["identified_fraction"] == pytest.approx(0.958, abs=1e-3)
     assert gpt2["share_of_model"] == pytest.approx(12 * (2 * 12 * 64**2 + 2 * 768) / 124.4e6)
+    assert gpt2["block_parameters"] - gpt2["parameters"] == 2 * 768
+    assert gpt2["block_unidentified"] - gpt2["unidentified"] == (1 + 1 + 3) * 768
 
 
-def test_frames_are_what_the_tables_hold(ranks: pd.DataFrame, invariances: pd.DataFrame, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def variants() -> pd.DataFrame:
+    return ranking.rank_table(tables.VARIANTS, ranking.variant_grid())
+
+
+def test_every_variant_is_certified_at_its_closed_form(variants: pd.DataFrame) -> None:
+    ranking.require_agreement(variants)
+    assert variants["certified"].all()
+    assert (variants["exact_lower"] == variants["identified"]).all()
+    assert variants.groupby("group").size().min() >= 2
+
+
+def test_every_published_layer_has_a_small_twin_with_its_features(variants: pd.DataFrame) -> None:
+    twins = set(variants.loc[variants["group"] == "as in models", "layer"])
+    for model in architectures():
+        for kind in model.layers:
+            twin = ranking.small_twin(kind.spec)
+            assert layer_name(twin) in twins
+            for feature in set(LayerSpec.model_fields) - SIZES:
+                assert getattr(twin, feature) == getattr(kind.spec, feature)
+            assert (twin.heads_per_group > 1) == (kind.spec.heads_per_group > 1)
+            assert (0 < twin.rotary_dim < twin.qk_head_dim) == (0 < kind.spec.rotary_dim < kind.spec.qk_head_dim)
+            assert [name for name in SIZES if getattr(twin, name)] == [
+                name for name in SIZES if getattr(kind.spec, name)
+            ]
+
+
+def test_frames_are_what_the_tables_hold(
+    ranks: pd.DataFrame, variants: pd.DataFrame, invariances: pd.DataFrame, tmp_path: Path
+) -> None:
     frames = {
         tables.RANKS: ranks,
+        tables.VARIANTS: variants,
         tables.INVARIANCES: invariances,
-        tables.EQUIVALENTS: analysis.equivalent_table(),
-        tables.SQUAD: analysis.squad_table(),
-        tables.ARCHITECTURES: analysis.architecture_table(),
+        tables.EQUIVALENTS: published.equivalent_table(),
+        tables.SQUAD: published.squad_table(),
+        tables.ARCHITECTURES: published.architecture_table(),
     }
     for table, frame in frames.items():
         path = tmp_path / f"{table.name}.parquet"

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attnid.counting import Count, count, gauge_dimension
+from attnid import tables
+from attnid.counting import SOURCES, Count, NoClosedFormError, count, gauge_dimension
 from attnid.layer import LayerSpec
 
 
@@ -102,3 +103,80 @@ def test_gauge_dimension_is_the_kernel_of_the_derivative_of_a_product(
     derivative = np.hstack([np.kron(np.eye(rows), right.T), np.kron(left, np.eye(columns))])
     kernel = inner * (rows + columns) - np.linalg.matrix_rank(derivative, tol=1e-10)
     assert gauge_dimension(rows, columns, inner) == kernel
+
+
+@pytest.mark.parametrize(
+    ("biases", "norm_bias", "parameters", "identified"),
+    [
+        ({}, False, 150, 90),
+        ({}, True, 156, 102),
+        ({"query_bias": True}, True, 162, 102),
+        ({"query_bias": True, "key_bias": True, "value_bias": True}, True, 174, 102),
+        ({"query_bias": True, "key_bias": True, "value_bias": True, "output_bias": True}, True, 180, 102),
+    ],
+)
+def test_a_block_with_layer_norm(biases: dict[str, bool], norm_bias: bool, parameters: int, identified: int) -> None:
+    """With a norm bias as much as with all biases on inputs of 5 dimensions, whichever biases there are."""
+    counted = count(layer(6, 2, 3, pre_norm="layer", pre_norm_bias=norm_bias, **biases))
+    assert (counted.parameters, counted.identified) == (parameters, identified)
+    assert counted.norm_gain == 6
+    assert counted.norm_bias == 6 * norm_bias
+
+
+def test_a_gain_before_the_layer_is_absorbed() -> None:
+    alone, block = count(layer(8, 2, 4)), count(layer(8, 2, 4, pre_norm="rms"))
+    assert (block.identified, block.unidentified) == (alone.identified, alone.unidentified + 8)
+
+
+@pytest.mark.parametrize(
+    ("features", "left"),
+    [
+        ({"qk_norm": "head"}, 4 + 2 + 4),
+        ({"qk_norm": "head", "rotary_dim": 4}, 4 + 2 + 2),
+        ({"qk_norm": "head", "rotary_dim": 2}, 4 + 2 + 1 + 2),
+        ({"qk_norm": "head", "qk_norm_gain": False}, 4 + 2 + 2 * 6),
+        ({"qk_norm": "full"}, 2 + 2 * 4),
+        ({"qk_norm": "full", "rotary_dim": 4}, 2 + 2 * 2),
+        ({"alibi": True}, 2 * 16),
+        ({"soft_cap": 30.0}, 2 * 16),
+        ({"sinks": True}, 2 * 16),
+    ],
+)
+def test_what_is_left_of_the_query_key_gauge(features: dict[str, object], left: int) -> None:
+    """Four heads of four dimensions in two groups."""
+    assert count(layer(16, 4, 4, n_kv_heads=2, **features)).query_key_gauge == left
+
+
+@pytest.mark.parametrize("feature", [{"sinks": True}, {"soft_cap": 30.0}, {"qk_norm": "head"}])
+def test_what_brings_a_key_bias_to_life(feature: dict[str, object]) -> None:
+    assert count(layer(16, 4, 4, key_bias=True)).dead_key_bias == 16
+    assert count(layer(16, 4, 4, key_bias=True, **feature)).dead_key_bias == 0
+
+
+def test_a_sink_brings_a_value_bias_to_life() -> None:
+    biases = {"value_bias": True, "output_bias": True}
+    assert count(layer(16, 4, 4, **biases)).dead_value_bias == 16
+    assert count(layer(16, 4, 4, sinks=True, **biases)).dead_value_bias == 0
+
+
+@pytest.mark.parametrize(
+    ("features", "reason"),
+    [
+        ({"qk_norm": "head", "d_model": 3}, "wider than their input"),
+        ({"qk_norm": "full", "d_model": 7}, "wider than their input"),
+        ({"qk_norm": "head", "qk_head_dim": 1}, "of one dimension"),
+        ({"pre_norm": "layer", "d_model": 2}, "less than two dimensions"),
+        ({"kv_latent_dim": 9}, "kv_latent_dim outside what its heads span"),
+        ({"kv_latent_dim": 3}, "kv_latent_dim outside what its heads span"),
+        ({"kv_latent_dim": 6, "q_latent_dim": 9}, "q_latent_dim outside what its heads span"),
+    ],
+)
+def test_a_combination_without_closed_form_is_never_guessed(features: dict[str, object], reason: str) -> None:
+    spec = LayerSpec.model_validate(layer(8, 2, 4).model_dump() | features)
+    with pytest.raises(NoClosedFormError, match=reason):
+        count(spec)
+
+
+def test_sources_are_those_of_the_tables() -> None:
+    for table in (tables.RANKS, tables.VARIANTS, tables.ARCHITECTURES):
+        assert [name for name in table.names if name in SOURCES] == list(SOURCES)

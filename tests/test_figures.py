@@ -57,6 +57,7 @@ def test_the_names_are_the_modules_and_no_module_is_imported_before_it_is_loaded
         "rho_heads",
         "spikes",
         "squad_table",
+        "stacked_trap",
         "tau_layers",
     )
     code = (
@@ -276,6 +277,30 @@ def test_spikes_compare_the_floors_and_the_precisions(frames: dict[str, pd.DataF
     ]
     assert all(flat_lines(ax) == [1 / 8] for ax in figure.axes[:3])
     assert list(line(figure.axes[0], "SGD")[:, 0]) == [50, 60]
+
+
+def test_the_stacked_trap_shows_measured_and_proved_ranks_and_the_gaps_between(frames: dict[str, pd.DataFrame]) -> None:
+    figure = draw("stacked_trap", frames)
+    ranks, gaps = figure.axes
+    np.testing.assert_allclose(line(ranks, "$10^{-8}$"), [[0.03, 40], [1, 52]])
+    (lower, upper) = [item for item in ranks.lines if item.get_color() == style.INK]
+    np.testing.assert_allclose(lower.get_xydata(), [[0.03, 52], [1, 52]])
+    np.testing.assert_allclose(upper.get_xydata(), lower.get_xydata())
+    assert [text.get_text() for text in gaps.texts[:2]] == ["52", "40"]
+    colors = {item.get_label(): item.get_color() for item in gaps.lines if not len(item.get_xdata())}
+    assert list(colors) == ["the proved rank", "a wrong rank"]
+    assert [text.get_color() for text in gaps.texts[:2]] == list(colors.values())
+    bars = [item.get_ydata() for item in gaps.lines if len(item.get_xdata()) == 2]
+    np.testing.assert_allclose(bars, [[2e-16, 4e-5], [4e-16, 2e-8]])
+    assert figure.get_supxlabel() == ""
+
+
+def test_the_stacked_trap_names_a_rank_that_is_not_proved(frames: dict[str, pd.DataFrame]) -> None:
+    trap = frames["trap"]
+    trap = trap.assign(proved_lower=trap["proved_lower"].where(trap["scale"] == 1, 36))
+    figure = draw("stacked_trap", dict(frames, trap=trap))
+    assert figure.get_supxlabel() == "Scale 0.03: proved to lie from 36 to 52."
+    assert figure.axes[1].texts[1].get_color() == style.GREY
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,11 @@ from typing import Any
 from pydantic import ValidationError
 
 from attnid import __version__
-from attnid.architectures import architectures
-from attnid.counting import count
+from attnid.architectures import Architecture, architectures
+from attnid.attention_layers import AttentionLayers
+from attnid.counting import NoClosedFormError, count
 from attnid.errors import UserError, validation_sentence
-from attnid.layer import LayerSpec
+from attnid.layer import LayerSpec, numel
 
 LARGEST_RANK = 20_000
 """Parameters of a layer whose Jacobian still fits in memory."""
@@ -39,13 +40,17 @@ def _parser() -> argparse.ArgumentParser:
 
     counting = commands.add_parser("count", help="unidentified parameters of a layer, by source")
     counting.add_argument(
-        "layer", nargs="?", help="a JSON file with the fields of LayerSpec, or a shipped model's name"
+        "layer",
+        nargs="?",
+        help="a JSON file with the fields of LayerSpec, a Hugging Face config.json, or a shipped model's name",
     )
     counting.add_argument("--list", action="store_true", help="name the shipped models")
+    counting.add_argument("--block", action="store_true", help="count a model's layers with the norm before them")
     counting.add_argument(
         "--rank", choices=["float64"], help="measure the float64 rank of the layer's Jacobian as well"
     )
     counting.add_argument("--certify", action="store_true", help="prove the rank modulo a prime, from both sides")
+    counting.add_argument("--seed", type=int, default=0, help="of the random weights and inputs of a rank")
     counting.add_argument("--json", action="store_true", help="print JSON")
     counting.set_defaults(run=_count)
 
@@ -62,43 +67,84 @@ def _count(arguments: argparse.Namespace) -> None:
         return
     if arguments.layer is None:
         raise UserError("count: no layer given; expected a JSON file, a shipped model's name, or --list")
-    result = _counted(_layer(arguments.layer), arguments)
+    kinds = _layers(arguments.layer)
+    result = _counted(kinds, arguments) if isinstance(kinds, LayerSpec) else _counted_model(kinds, arguments)
     print(json.dumps(result, indent=1) if arguments.json else "\n".join(_lines(result)))
 
 
-def _counted(spec: LayerSpec, arguments: argparse.Namespace) -> dict[str, Any]:
-    counted = count(spec)
-    result: dict[str, Any] = {
-        "parameters": counted.parameters,
-        "identified": counted.identified,
-        "unidentified": counted.unidentified,
-        "identified_fraction": counted.identified_fraction,
-        "sources": counted.sources,
+def _counted_model(kinds: Sequence[AttentionLayers], arguments: argparse.Namespace) -> dict[str, Any]:
+    """Each kind of layer, the first of them also at the top, and all layers together."""
+    layers: list[dict[str, Any]] = []
+    for kind in kinds:
+        spec = kind.spec if arguments.block else kind.spec.alone
+        layers.append({"role": kind.role, "number": kind.number} | _counted(spec, arguments))
+    totals: dict[str, Any] = {
+        name: sum(layer["number"] * layer[name] for layer in layers)
+        for name in ("parameters", "identified", "unidentified")
+        if all(layer[name] is not None for layer in layers)
     }
-    if (arguments.rank or arguments.certify) and counted.parameters > LARGEST_RANK:
+    if "identified" in totals:
+        totals["identified_fraction"] = totals["identified"] / totals["parameters"]
+    return layers[0] | {"layers": layers, "model": totals}
+
+
+def _counted(spec: LayerSpec, arguments: argparse.Namespace) -> dict[str, Any]:
+    parameters = numel(spec.parameter_shapes)
+    result: dict[str, Any] = {"parameters": parameters} | _closed_form(spec)
+    if (arguments.rank or arguments.certify) and parameters > LARGEST_RANK:
         raise UserError(
-            f"count: a rank of {counted.parameters:,} parameters is out of reach; allowed: at most {LARGEST_RANK:,}"
+            f"count: a rank of {parameters:,} parameters is out of reach; allowed: at most {LARGEST_RANK:,}"
         )
     if arguments.rank:
         from attnid.rank import UnclearRankError, layer_ranks
 
         try:
-            rank = layer_ranks(spec).layer
+            rank = layer_ranks(spec, arguments.seed).layer
         except UnclearRankError as error:
             raise UserError(f"count: {error}") from None
         result |= {"rank_float64": rank.rank, "gap": [rank.smallest_kept, rank.largest_dropped]}
     if arguments.certify:
         from attnid.exact import certify
 
-        proof = certify(spec)
-        result |= {"rank_exact_lower": proof.lower, "rank_exact_upper": proof.upper, "certified": proof.certified}
-        result |= {"prime": proof.prime, "seed": proof.seed, "assumed": proof.failed or proof.assumed}
+        proof = certify(spec, arguments.seed)
+        result |= {"rank_exact_lower": proof.layer.lower, "rank_exact_upper": proof.layer.upper}
+        result |= {"certified": proof.certified, "prime": proof.prime, "seed": proof.seed}
+        result |= {"assumed": proof.assumed, "failed": proof.failed}
     return result
 
 
+def _closed_form(spec: LayerSpec) -> dict[str, Any]:
+    try:
+        counted = count(spec)
+    except NoClosedFormError as error:
+        unknown = dict.fromkeys(("identified", "unidentified", "identified_fraction"))
+        return unknown | {"sources": {}, "no_closed_form": str(error)}
+    return {
+        "identified": counted.identified,
+        "unidentified": counted.unidentified,
+        "identified_fraction": counted.identified_fraction,
+        "sources": counted.sources,
+    }
+
+
 def _lines(result: dict[str, Any]) -> list[str]:
-    flat = {name: value for name, value in result.items() if name != "sources"} | result["sources"]
-    return [f"{name.replace('_', ' '):20} {_shown(value)}" for name, value in flat.items()]
+    """A result in lines for a reader: sources that are zero and conditions that hold are left out."""
+    lines = []
+    for layer in result.get("layers", [result]):
+        if "role" in layer:
+            lines.append(f"{layer['number']} x {layer['role']}, each:")
+        named = {name: value for name, value in layer.items() if name not in ("role", "number", "sources", "failed")}
+        named |= {name: value for name, value in layer["sources"].items() if value}
+        if layer.get("failed"):
+            named["failed"] = layer["failed"]
+        lines += [*_table(named), ""]
+    if "model" in result:
+        return [*lines, "all attention layers:", *_table(result["model"])]
+    return lines[:-1]
+
+
+def _table(named: dict[str, Any]) -> list[str]:
+    return [f"{name.replace('_', ' '):20} {_shown(value)}" for name, value in named.items()]
 
 
 def _shown(value: Any) -> str:
@@ -106,31 +152,38 @@ def _shown(value: Any) -> str:
         return ", ".join(f"{number:.1e}" for number in value)
     if isinstance(value, float):
         return f"{value:.4f}"
+    if value is None:
+        return "unknown"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-def _layer(name: str) -> LayerSpec:
+def _layers(name: str) -> LayerSpec | Sequence[AttentionLayers]:
+    """One layer of a layer file; all kinds of layers of a model."""
     path = Path(name)
     if path.suffix == ".json" or path.exists():
-        return _layer_file(path)
-    models = {model.model.lower(): model for model in architectures()}
+        return _file(path)
+    models: dict[str, Architecture] = {}
+    for model in architectures():
+        models |= {model.model.lower(): model, model.model.split(" (")[0].lower(): model}
     found = models.get(name.lower())
     if found is None:
         near = difflib.get_close_matches(name.lower(), models, n=3)
-        hint = f"near it: {', '.join(models[key].model for key in near)}; " if near else ""
+        hint = f"near it: {', '.join(dict.fromkeys(models[key].model for key in near))}; " if near else ""
         raise UserError(f"count: {name!r} is neither a file nor a shipped model; {hint}all: attnid count --list")
-    if found.spec is None:
-        raise UserError(f"count: {found.model} has no closed form here yet, for its {' and '.join(found.unexpressed)}")
-    return found.spec
+    return found.layers
 
 
-def _layer_file(path: Path) -> LayerSpec:
+def _file(path: Path) -> LayerSpec | Sequence[AttentionLayers]:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); expected a JSON layer") from None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not JSON ({error})") from None
+    if isinstance(fields, dict) and "model_type" in fields:
+        from attnid.huggingface import attention_layers
+
+        return attention_layers(fields, str(path))
     try:
         return LayerSpec.model_validate(fields)
     except ValidationError as error:

@@ -1,150 +1,237 @@
-"""Rank of a matrix modulo a prime, by blocked elimination in float64 matrix products that are exact.
+"""Linear algebra modulo a prime, exact in float64 matrix products: residues, inverses, products, rank.
 
-Residues are kept symmetric, at most PRIME / 2 < 2^22 in size, so that a sum of 512 products stays below 2^53 and
-nothing is ever rounded.
+Residues are kept symmetric, at most half the prime and so below 2^22 in size; a sum of 512 products of them stays
+below 2^53 and nothing is ever rounded. Real tensors hold residues modulo the prime. Complex tensors hold the field of
+prime^2 elements, a + b i with i^2 = -1, in which every residue has a square root.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-PRIME = 8_388_593
-"""The largest prime below 2^23."""
-PANEL = 512
-"""Pivots in one matrix product: PANEL * (PRIME / 2)^2 < 2^53."""
-LEAF = 16
+PRIME = 8_388_587
+"""The largest prime below 2^23 that is 3 modulo 4, so that -1 has no square root among the residues."""
+PANEL = 256
+"""Terms of one exact sum of complex products, 2 * PANEL * (2^22)^2 = 2^53; of real ones twice as many."""
+LEAF = 32
+CACHED = 2**18
+"""Numbers of a large tensor that are reduced at a time, so that they stay in the processor's cache."""
 
 
-def reduce_(x: Tensor) -> Tensor:
-    """Bring integers below 2^53 to their symmetric residues, in place."""
-    return x.sub_((x * (1 / PRIME)).round_(), alpha=PRIME)
+class NoInverseError(ArithmeticError):
+    """A number that was to be inverted is zero modulo the prime."""
 
 
-def inverse(value: int) -> int:
-    """Inverse of a number that the prime does not divide."""
-    return pow(value, -1, PRIME)
+@dataclass(frozen=True)
+class Field:
+    """Arithmetic on tensors of residues; results are reduced.
 
-
-def inverses(x: Tensor) -> Tensor:
-    """Inverses of residues, none of them zero, by Fermat: x^(PRIME - 2)."""
-    result, square, exponent = torch.ones_like(x), x.clone(), PRIME - 2
-    while exponent:
-        if exponent & 1:
-            result = reduce_(result * square)
-        square = reduce_(square * square)
-        exponent >>= 1
-    return result
-
-
-def random_residues(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Independent uniform residues, as float64."""
-    return torch.randint(0, PRIME, shape, generator=generator).double().sub_(PRIME // 2)
-
-
-def product(a: Tensor, b: Tensor) -> Tensor:
-    """Matrix product of residues modulo the prime, for any inner size."""
-    blocks = zip(a.split(PANEL, dim=-1), b.split(PANEL, dim=-2), strict=True)
-    return reduce_(sum((reduce_(left @ right) for left, right in blocks), torch.zeros((), dtype=torch.float64)))
-
-
-def null_space(matrix: Tensor) -> Tensor:
-    """A basis of the x with matrix x = 0 modulo the prime, as rows, shape (n - rank, n); for small matrices."""
-    echelon = matrix.clone()
-    pivots: list[int] = []
-    for column in range(matrix.shape[1]):
-        row = len(pivots)
-        below = echelon[row:, column].abs()
-        if row == matrix.shape[0] or not below.any():
-            continue
-        found = row + int(below.argmax())
-        echelon[[row, found]] = echelon[[found, row]]
-        echelon[row] = reduce_(echelon[row] * _symmetric(inverse(int(echelon[row, column]))))
-        others = echelon[:, column].clone()
-        others[row] = 0
-        echelon = reduce_(echelon - others[:, None] * echelon[row])
-        pivots.append(column)
-    free = [column for column in range(matrix.shape[1]) if column not in pivots]
-    basis = torch.zeros(len(free), matrix.shape[1], dtype=torch.float64)
-    for number, column in enumerate(free):
-        basis[number, column] = 1
-        basis[number, pivots] = -echelon[: len(pivots), column]
-    return basis
-
-
-def rank_(matrix: Tensor) -> int:
-    """Rank modulo the prime of a matrix of residues, float64, shape (m, n). The matrix is overwritten.
-
-    Elimination by panels of PANEL columns, each split in halves down to LEAF columns, so that nearly all work is
-    matrix products. The multipliers of a pivot take the place of the zeros below it.
+    Raises ValueError for a number that is no prime between 2^20 and 2^23, or not 3 modulo 4.
     """
-    rank = 0
-    for start in range(0, matrix.shape[1], PANEL):
-        stop = min(start + PANEL, matrix.shape[1])
-        pivots = _eliminate(matrix, rank, start, stop)
-        _update(matrix, rank, pivots, stop, matrix.shape[1])
-        rank += len(pivots)
-        if rank == matrix.shape[0]:
-            break
-    return rank
+
+    prime: int = PRIME
+
+    def __post_init__(self) -> None:
+        if not 2**20 < self.prime < 2**23 or self.prime % 4 != 3 or not _is_prime(self.prime):
+            raise ValueError(f"prime must be a prime between 2^20 and 2^23 that is 3 modulo 4, not {self.prime}")
+
+    def reduce_(self, x: Tensor) -> Tensor:
+        """Bring integers of size below 2^53 to their symmetric residues, in place."""
+        parts = torch.view_as_real(x) if x.is_complex() else x
+        for block in parts.split(max(1, CACHED * len(parts) // parts.numel())) if parts.numel() > CACHED else (parts,):
+            block.sub_((block * (1 / self.prime)).round_(), alpha=self.prime)
+        return x
+
+    def reduced(self, x: Tensor) -> Tensor:
+        """The same as a new tensor."""
+        parts = torch.view_as_real(x) if x.is_complex() else x
+        result = torch.sub(parts, (parts * (1 / self.prime)).round_(), alpha=self.prime)
+        return torch.view_as_complex(result) if x.is_complex() else result
+
+    def random(self, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """Independent uniform residues, as float64."""
+        return torch.randint(0, self.prime, shape, generator=generator).double().sub_(self.prime // 2)
+
+    def times(self, a: Tensor, b: Tensor) -> Tensor:
+        """Elementwise product of a sum of at most 2^8 reduced tensors with a reduced one."""
+        return self.reduce_(a * b)
+
+    def product(self, a: Tensor, b: Tensor) -> Tensor:
+        """Matrix product of reduced tensors, for any inner size."""
+        panel = _panel(a, b)
+        if a.shape[-1] <= panel:
+            return self.reduce_(a @ b)
+        first, *rest = zip(a.split(panel, dim=-1), b.split(panel, dim=-2), strict=True)
+        total = self.reduce_(first[0] @ first[1])
+        for left, right in rest:
+            total = self.reduce_(total + left @ right)
+        return total
+
+    def power(self, x: Tensor, exponent: int) -> Tensor:
+        """x^exponent elementwise, for a reduced x and an exponent of at least 0."""
+        result, square = torch.ones_like(x), x
+        while exponent:
+            if exponent & 1:
+                result = self.times(result, square)
+            square = self.times(square, square)
+            exponent >>= 1
+        return result
+
+    def inverse(self, value: int) -> int:
+        """Inverse of a number; its symmetric residue. Raises NoInverseError for zero."""
+        if value % self.prime == 0:
+            raise NoInverseError
+        return self.symmetric(pow(value, -1, self.prime))
+
+    def inverses(self, x: Tensor) -> Tensor:
+        """Inverses of real reduced residues, x^(prime - 2). Raises NoInverseError where one is zero."""
+        if not x.all():
+            raise NoInverseError
+        return self.power(x, self.prime - 2)
+
+    def roots(self, x: Tensor) -> Tensor:
+        """A square root, complex, of each of real reduced residues.
+
+        For a prime that is 3 modulo 4, r = x^((prime + 1)/4) has r^2 = x or r^2 = -x; then (r i)^2 = x.
+        """
+        root = self.power(x, (self.prime + 1) // 4)
+        real = self.reduce_(root * root - x) == 0
+        return torch.complex(torch.where(real, root, 0), torch.where(real, 0, root))
+
+    def are_squares(self, x: Tensor) -> Tensor:
+        """Whether real reduced residues have a real square root, by Euler's criterion."""
+        return self.power(x, (self.prime - 1) // 2) == 1
+
+    def symmetric(self, residue: int) -> int:
+        """The residue of a number that is nearest to zero."""
+        return (residue + self.prime // 2) % self.prime - self.prime // 2
+
+    def null_space(self, matrix: Tensor) -> Tensor:
+        """A basis of the x with matrix x = 0, as rows, shape (n - rank, n); for small real matrices."""
+        echelon = matrix.clone()
+        pivots: list[int] = []
+        for column in range(matrix.shape[1]):
+            row = len(pivots)
+            below = echelon[row:, column].abs()
+            if row == matrix.shape[0] or not below.any():
+                continue
+            found = row + int(below.argmax())
+            echelon[[row, found]] = echelon[[found, row]]
+            echelon[row] = self.reduce_(echelon[row] * self.inverse(int(echelon[row, column])))
+            others = echelon[:, column].clone()
+            others[row] = 0
+            echelon = self.reduce_(echelon - others[:, None] * echelon[row])
+            pivots.append(column)
+        free = [column for column in range(matrix.shape[1]) if column not in pivots]
+        basis = torch.zeros(len(free), matrix.shape[1], dtype=torch.float64)
+        for number, column in enumerate(free):
+            basis[number, column] = 1
+            basis[number, pivots] = -echelon[: len(pivots), column]
+        return basis
+
+    def rank_(self, matrix: Tensor) -> int:
+        """Rank of a matrix of reduced numbers, shape (m, n). The matrix is overwritten.
+
+        Elimination by panels of columns, each split in halves down to LEAF columns, so that nearly all work is matrix
+        products. The multipliers of a pivot take the place of the zeros below it.
+        """
+        rank = 0
+        panel = _panel(matrix)
+        for start in range(0, matrix.shape[1], panel):
+            stop = min(start + panel, matrix.shape[1])
+            pivots = self._eliminate(matrix, rank, start, stop)
+            self._update(matrix, rank, pivots, stop, matrix.shape[1])
+            rank += len(pivots)
+            if rank == matrix.shape[0]:
+                break
+        return rank
+
+    def _eliminate(self, matrix: Tensor, row: int, start: int, stop: int) -> list[int]:
+        """Eliminate below `row` in columns start to stop, those alone; returns the pivots' columns, a row each."""
+        if stop - start <= LEAF:
+            return self._eliminate_leaf(matrix, row, start, stop)
+        middle = (start + stop) // 2
+        left = self._eliminate(matrix, row, start, middle)
+        self._update(matrix, row, left, middle, stop)
+        return left + self._eliminate(matrix, row + len(left), middle, stop)
+
+    def _eliminate_leaf(self, matrix: Tensor, row: int, start: int, stop: int) -> list[int]:
+        """The same for a few columns, as rows of a copy so that each lies in one piece, reduced when its turn comes."""
+        columns = matrix[row:, start:stop].mT.contiguous()
+        order = torch.arange(columns.shape[1])
+        pivots: list[int] = []
+        for place, column in enumerate(columns):
+            done = len(pivots)
+            found = self._first_nonzero(self.reduce_(column[done:]))
+            if found is None:
+                continue
+            if found:
+                pair = [done, done + found]
+                columns[:, pair] = columns[:, pair[::-1]]
+                order[pair] = order[pair[::-1]]
+            multipliers = column[done + 1 :]
+            multipliers.copy_(self._over(multipliers, column[done].item()))
+            pivot_row = self.reduce_(columns[place + 1 :, done])
+            columns[place + 1 :, done + 1 :].addmm_(pivot_row[:, None], multipliers[None], alpha=-1)
+            pivots.append(start + place)
+        moved = (order != torch.arange(len(order))).nonzero()[:, 0]
+        matrix[row + moved] = matrix[row + order[moved]]
+        matrix[row:, start:stop] = columns.mT
+        return pivots
+
+    def _first_nonzero(self, column: Tensor) -> int | None:
+        if not len(column) or column[0].item() != 0:
+            return 0 if len(column) else None
+        places = column.nonzero()
+        return int(places[0, 0]) if len(places) else None
+
+    def _over(self, column: Tensor, pivot: complex) -> Tensor:
+        """A column divided by a pivot: 1/(a + b i) = (a - b i)/(a^2 + b^2)."""
+        real, imaginary = int(pivot.real), int(pivot.imag)
+        inverse = self.inverse(real * real + imaginary * imaginary)
+        real, imaginary = self.symmetric(real * inverse), self.symmetric(-imaginary * inverse)
+        return self.reduce_(column * (complex(real, imaginary) if column.is_complex() else real))
+
+    def _update(self, matrix: Tensor, row: int, pivots: list[int], start: int, stop: int) -> None:
+        """Carry the elimination of these pivots, in rows from `row` on, over to columns start to stop."""
+        if not pivots or start == stop:
+            return
+        multipliers = matrix[row:, pivots]
+        count = len(pivots)
+        top, rest = matrix[row : row + count, start:stop], matrix[row + count :, start:stop]
+        self._solve_unit_lower(multipliers[:count], top)
+        rest.addmm_(multipliers[count:], top, alpha=-1)
+        self.reduce_(rest)
+
+    def _solve_unit_lower(self, lower: Tensor, right: Tensor) -> None:
+        """Solve L X = right in place, L unit lower triangular (what lies above is not read)."""
+        size = lower.shape[0]
+        if size <= LEAF:
+            right.copy_(self.product(self._inverse_unit_lower(lower), right))
+            return
+        half = size // 2
+        self._solve_unit_lower(lower[:half, :half], right[:half])
+        right[half:].addmm_(lower[half:, :half], right[:half], alpha=-1)
+        self.reduce_(right[half:])
+        self._solve_unit_lower(lower[half:, half:], right[half:])
+
+    def _inverse_unit_lower(self, lower: Tensor) -> Tensor:
+        """(1 + N)^-1 = (1 - N) (1 + N^2) (1 + N^4) ... for what lies below the diagonal."""
+        one = torch.eye(lower.shape[0], dtype=lower.dtype)
+        power = -lower.tril(-1)
+        inverse, exponent = one + power, 2
+        while exponent < lower.shape[0]:
+            power = self.product(power, power)
+            inverse = self.product(inverse, one + power)
+            exponent *= 2
+        return inverse
 
 
-def _eliminate(matrix: Tensor, row: int, start: int, stop: int) -> list[int]:
-    """Eliminate below `row` in columns start to stop, those alone; returns the columns of the pivots, a row each."""
-    if stop - start <= LEAF:
-        return _eliminate_leaf(matrix, row, start, stop)
-    middle = (start + stop) // 2
-    left = _eliminate(matrix, row, start, middle)
-    _update(matrix, row, left, middle, stop)
-    return left + _eliminate(matrix, row + len(left), middle, stop)
+def _panel(*factors: Tensor) -> int:
+    """Terms of one exact sum of products of these tensors."""
+    return PANEL if any(factor.is_complex() for factor in factors) else 2 * PANEL
 
 
-def _eliminate_leaf(matrix: Tensor, row: int, start: int, stop: int) -> list[int]:
-    pivots: list[int] = []
-    for column in range(start, stop):
-        if row == matrix.shape[0]:
-            break
-        below = matrix[row:, column]
-        found = row + int(below.abs().argmax())
-        pivot = int(matrix[found, column])
-        if pivot == 0:
-            continue
-        if found != row:
-            matrix[[row, found]] = matrix[[found, row]]
-        multipliers = reduce_(matrix[row + 1 :, column] * _symmetric(inverse(pivot)))
-        matrix[row + 1 :, column] = multipliers
-        rest = matrix[row + 1 :, column + 1 : stop]
-        rest.addmm_(multipliers[:, None], matrix[row : row + 1, column + 1 : stop], alpha=-1)
-        reduce_(rest)
-        pivots.append(column)
-        row += 1
-    return pivots
-
-
-def _update(matrix: Tensor, row: int, pivots: list[int], start: int, stop: int) -> None:
-    """Carry the elimination of these pivots, in rows from `row` on, over to columns start to stop."""
-    if not pivots or start == stop:
-        return
-    multipliers = matrix[row:, pivots]
-    count = len(pivots)
-    top, rest = matrix[row : row + count, start:stop], matrix[row + count :, start:stop]
-    _solve_unit_lower(multipliers[:count], top)
-    rest.addmm_(multipliers[count:], top, alpha=-1)
-    reduce_(rest)
-
-
-def _solve_unit_lower(lower: Tensor, right: Tensor) -> None:
-    """Solve L X = right modulo the prime in place, L unit lower triangular (what lies above is not read)."""
-    size = lower.shape[0]
-    if size <= LEAF:
-        for i in range(1, size):
-            right[i] -= lower[i, :i] @ right[:i]
-            reduce_(right[i])
-        return
-    half = size // 2
-    _solve_unit_lower(lower[:half, :half], right[:half])
-    right[half:].addmm_(lower[half:, :half], right[:half], alpha=-1)
-    reduce_(right[half:])
-    _solve_unit_lower(lower[half:, half:], right[half:])
-
-
-def _symmetric(residue: int) -> int:
-    return residue - PRIME if residue > PRIME // 2 else residue
+def _is_prime(number: int) -> bool:
+    return number > 1 and all(number % divisor for divisor in range(2, int(number**0.5) + 1))

@@ -1,13 +1,12 @@
 """The float64 rank of the real layer's Jacobian, and the gap that makes it a rank."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 
 import torch
 from torch import Tensor
-from torch.func import jacrev
 
+from attnid.arithmetic import FLOATING, Arithmetic
 from attnid.attention import Parameters, attention, random_parameters
 from attnid.layer import LayerSpec, numel
 
@@ -15,7 +14,7 @@ KEPT_ABOVE = 1e-9
 DROPPED_BELOW = 1e-12
 ROWS_PER_PARAMETER = 1.5
 FEWEST_TOKENS = 8
-JACOBIAN_CHUNK = 256
+JACOBIAN_CHUNK = 64
 
 
 class UnclearRankError(ArithmeticError):
@@ -67,13 +66,19 @@ def layer_ranks(spec: LayerSpec, seed: int = 0, sequences: int | None = None, to
     Raises:
         UnclearRankError: a singular value lies between DROPPED_BELOW and KEPT_ABOVE of the largest.
     """
-    tokens = tokens or max(FEWEST_TOKENS, spec.d_model)
-    sequences = sequences or _enough_sequences(spec, tokens)
+    tokens = tokens or tokens_that_tell(spec)
+    numbers = numel(spec.parameter_shapes)
+    sequences = sequences or fewest_sequences(
+        spec, tokens, rows=ceil(ROWS_PER_PARAMETER * numbers), margin=ROWS_PER_PARAMETER
+    )
     generator = torch.Generator().manual_seed(seed)
     parameters = random_parameters(spec, generator, scale=spec.d_model**-0.5)
     x = torch.randn(sequences, tokens, spec.d_model, generator=generator, dtype=torch.float64)
+    context = None
+    if spec.context_dim is not None:
+        context = torch.randn(sequences, tokens, spec.context_dim, generator=generator, dtype=torch.float64)
     # The triangular factor has the singular values of the Jacobian, whichever columns are taken of both.
-    triangle = torch.linalg.qr(jacobian(spec, parameters, x), mode="r")[1]
+    triangle = torch.linalg.qr(jacobian(spec, parameters, x, context), mode="r")[1]
     query_key = numel(spec.query_key_shapes)
     singular_values = torch.linalg.svdvals(triangle)
     largest = float(singular_values[0])
@@ -89,17 +94,36 @@ def layer_ranks(spec: LayerSpec, seed: int = 0, sequences: int | None = None, to
         raise UnclearRankError(f"{error}; layer {spec!r}") from None
 
 
-def jacobian(spec: LayerSpec, parameters: Parameters, x: Tensor) -> Tensor:
-    """Derivatives of the outputs for inputs of shape (B, L, E): shape (B L E, parameters of the layer).
+def jacobian(
+    spec: LayerSpec, parameters: Parameters, x: Tensor, context: Tensor | None = None, numbers: Arithmetic = FLOATING
+) -> Tensor:
+    """Derivatives of a layer's outputs by its parameters.
 
-    Columns follow `spec.parameter_shapes`: queries and keys first, then values and output.
+    Args:
+        x, context: input sequences, shape (B, L, E), and what keys and values of a cross-attention read,
+            (B, M, context_dim).
+        numbers: what the layer is computed in.
+
+    Returns:
+        Shape (B L E, parameters). Columns follow `spec.parameter_shapes`: queries and keys first, then values and
+        output, then what both share.
     """
+    leaves = {name: parameters[name].detach().requires_grad_() for name in spec.parameter_shapes}
+    rows = x.shape[1] * x.shape[2]
+    result = x.new_empty(len(x), rows, numel(spec.parameter_shapes))
+    one = torch.eye(rows, dtype=x.dtype)
+    for sequence in range(len(x)):
+        second = None if context is None else context[sequence : sequence + 1]
+        outputs = attention(spec, leaves, x[sequence : sequence + 1], context=second, numbers=numbers).flatten()
 
-    def outputs(parameters: Parameters, sequence: Tensor) -> Tensor:
-        return attention(spec, parameters, sequence.unsqueeze(0)).flatten()
+        def pulled_back(cotangent: Tensor, outputs: Tensor = outputs) -> tuple[Tensor, ...]:
+            return torch.autograd.grad(outputs, list(leaves.values()), cotangent, retain_graph=True)
 
-    derivative = jacrev(outputs, chunk_size=JACOBIAN_CHUNK)
-    return torch.cat([_columns(spec, derivative(dict(parameters), sequence)) for sequence in x])
+        for first in range(0, rows, JACOBIAN_CHUNK):
+            chosen = slice(first, first + JACOBIAN_CHUNK)
+            derivatives = torch.func.vmap(pulled_back)(one[chosen])
+            torch.cat([derivative.flatten(1) for derivative in derivatives], dim=1, out=result[sequence, chosen])
+    return result.flatten(0, 1)
 
 
 def numerical_rank(singular_values: Tensor, largest: float) -> Rank:
@@ -120,18 +144,37 @@ def numerical_rank(singular_values: Tensor, largest: float) -> Rank:
     return Rank(rank, kept[-1] if kept else 0.0, dropped[0] if dropped else 0.0)
 
 
-def _enough_sequences(spec: LayerSpec, tokens: int) -> int:
-    """Sequences for ROWS_PER_PARAMETER outputs a parameter, and as many that tell of queries and keys.
+def tokens_that_tell(spec: LayerSpec) -> int:
+    """Tokens of a sequence that is neither long nor tells little: most queries fill all channels they are seen through.
 
-    A query of n keys tells of n - 1 score differences a head, seen through at most C channels a head and E outputs.
+    A query of n keys has H (n - 1) score differences. A table of relative positions needs all its distances.
     """
-    E, H, C = spec.d_model, spec.n_heads, spec.v_head_dim
+    filling = ceil(_channels(spec) / spec.n_heads)
+    farthest = spec.relative_distance + 1 if spec.relative_buckets else 0
+    return max(FEWEST_TOKENS, min(2 * filling, spec.d_model), farthest)
+
+
+def _channels(spec: LayerSpec) -> int:
+    """Dimensions of a layer's output in which scores show: as many a head as its values vary in, E at most."""
+    values = min(spec.v_head_dim, spec.kv_latent_dim or spec.memory_dim)
+    return min(spec.n_heads * values, spec.d_model)
+
+
+def fewest_sequences(spec: LayerSpec, tokens: int, rows: int, margin: float) -> int:
+    """Sequences for so many outputs, and `margin` times as many telling ones as lie before the output projection.
+
+    That is seen through the layer's channels; of what enters the scores a query of n keys tells
+    n - 1 differences a head, n with a sink.
+    """
+    E, H, channels = spec.d_model, spec.n_heads, _channels(spec)
     keys = range(1, tokens + 1) if spec.causal else [tokens] * tokens
-    telling = sum(min(H * (n - 1), H * C, E) for n in keys)
-    query_key, value_output = numel(spec.query_key_shapes), numel(spec.value_output_shapes)
-    needed = max((query_key + value_output) / (tokens * E), query_key / max(telling, 1))
-    return ceil(ROWS_PER_PARAMETER * needed)
-
-
-def _columns(spec: LayerSpec, derivative: Mapping[str, Tensor]) -> Tensor:
-    return torch.cat([derivative[name].flatten(1) for name in spec.parameter_shapes], dim=1)
+    differences = sum(min(H * (n - (not spec.sinks)), channels) for n in keys)
+    in_scores = numel(spec.query_key_shapes | spec.shared_shapes)
+    values = spec.n_kv_heads * spec.v_head_dim * (spec.kv_latent_dim or spec.memory_dim)
+    return ceil(
+        max(
+            rows / (tokens * E),
+            margin * (in_scores + values) / (tokens * channels),
+            margin * in_scores / max(differences, 1),
+        )
+    )

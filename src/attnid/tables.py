@@ -142,11 +142,44 @@ _LAYER_SIZES = _ints(
     rotary_dim="dimensions of a query/key head that RoPE rotates",
 )
 
+_SOURCES = _ints(
+    query_key_gauge="unidentified: transformations of queries and keys that leave the scores",
+    value_output_gauge="unidentified: transformations of values and output that leave their product",
+    dead_key_bias="unidentified: key bias",
+    dead_value_bias="unidentified: value bias",
+    relative_table="unidentified: shift of a head's table of relative positions, and entries that nothing uses",
+    latent_gauge="unidentified: rotations and scales of normalised latents (MLA)",
+    norm_gain="unidentified: gain of the norm before the layer, absorbed by the projections",
+    norm_bias="unidentified: bias of the norm before the layer",
+    norm_centring="unidentified: rows of projections that LayerNorm's centring hides",
+)
+
+_COUNT = (
+    *_ints(parameters="all parameters of the layer"),
+    *_SOURCES,
+    *_ints(unidentified="all unidentified directions, closed form", identified="identified parameters, closed form"),
+    *_floats(identified_fraction="identified / parameters"),
+)
+
+_CERTIFICATE = (
+    *_ints(
+        exact_lower="proved lower bound on the generic rank; 0 where the argument fails",
+        exact_upper="proved upper bound on the generic rank",
+        prime="prime of the modular elimination",
+        seed="seed of all random numbers",
+    ),
+    *_bools(certified="all bounds of the row meet and the argument holds: the ranks are proved"),
+    *_texts(
+        assumed="conditions under which the lower bound is a proof",
+        failed="condition of the argument that does not hold; empty if all do",
+    ),
+)
+
 # ---------------------------------------------------------------- analysis
 
 RANKS = Table(
     "ranks",
-    "closed-form counts beside the float64 Jacobian rank of the real layer, one row a layer",
+    "layers as the paper has them: closed form, float64 rank of the Jacobian and certificate, one row a layer",
     (
         *_texts(group="family of the grid the layer belongs to", layer="readable name of the layer"),
         *_LAYER_SIZES,
@@ -157,19 +190,10 @@ RANKS = Table(
             output_bias="output bias present",
             causal="causal mask",
         ),
+        *_COUNT,
         *_ints(
-            parameters="all parameters of the layer",
             parameters_qk="query and key weights and biases",
             parameters_vo="value and output weights and biases",
-            query_key_gauge="unidentified directions of the query/key gauge, closed form",
-            value_output_gauge="unidentified directions of the value/output gauge, closed form",
-            dead_key_bias="unidentified directions of the key bias, closed form",
-            dead_value_bias="unidentified directions of the value bias, closed form",
-            unidentified="all unidentified directions, closed form",
-            identified="identified parameters, closed form",
-        ),
-        *_floats(identified_fraction="identified / parameters"),
-        *_ints(
             rank="float64 rank of the Jacobian in all parameters",
             rank_qk="float64 rank of its query/key columns",
             rank_vo="float64 rank of its value/output columns",
@@ -178,8 +202,33 @@ RANKS = Table(
             smallest_kept="smallest singular value counted, relative to the largest; worst of the three ranks",
             largest_dropped="largest singular value dropped, relative to the largest; worst of the three ranks",
         ),
-        *_ints(sequences="random input sequences", tokens="tokens in a sequence"),
-        *_bools(agrees="closed form and float64 rank agree, for the layer and for both sides"),
+        *_ints(sequences="random input sequences of the float64 rank", tokens="tokens in a sequence"),
+        *_CERTIFICATE,
+        *_ints(
+            exact_lower_qk="proved lower bound on the rank of the query/key columns",
+            exact_upper_qk="proved upper bound on it",
+            exact_lower_vo="proved lower bound on the rank of the value/output columns",
+            exact_upper_vo="proved upper bound on it",
+        ),
+        *_bools(agrees="closed form, float64 rank and certificate agree, for the layer and for both sides"),
+    ),
+)
+
+VARIANTS = Table(
+    "variants",
+    "attention variants of current models, small: closed form, float64 rank and certificate, one row a layer",
+    (
+        *_texts(group="kind of variant", layer="readable name of the layer"),
+        *_LAYER_SIZES,
+        *_COUNT,
+        *_ints(rank="float64 rank of the Jacobian"),
+        *_floats(
+            smallest_kept="smallest singular value counted, relative to the largest",
+            largest_dropped="largest singular value dropped, relative to the largest",
+        ),
+        *_ints(sequences="random input sequences of the float64 rank", tokens="tokens in a sequence"),
+        *_CERTIFICATE,
+        *_bools(agrees="closed form, float64 rank and certificate agree"),
     ),
 )
 
@@ -250,26 +299,52 @@ SQUAD = Table(
 
 ARCHITECTURES = Table(
     "architectures",
-    "unidentified attention parameters of published models, closed form",
+    "unidentified attention parameters of published models, closed form, one row a kind of layer of a model",
     (
-        *_texts(model="published name", position="position information"),
-        *_ints(attention_blocks="attention layers"),
+        *_texts(
+            model="published name", role="where in the model these layers stand", layer="readable name of the layer"
+        ),
+        *_ints(layers="layers of this kind"),
+        *_texts(position="position information"),
         *_LAYER_SIZES,
+        *_COUNT,
         *_ints(
-            parameters="attention parameters of a layer",
-            query_key_gauge="unidentified directions of the query/key gauge, a layer",
-            value_output_gauge="unidentified directions of the value/output gauge, a layer",
-            dead_key_bias="unidentified directions of the key bias, a layer",
-            dead_value_bias="unidentified directions of the value bias, a layer",
-            unidentified="unidentified parameters of a layer",
-            unidentified_model="unidentified parameters of all attention layers",
+            parameters_model="attention parameters of all layers of this kind",
+            unidentified_model="unidentified parameters of all layers of this kind",
         ),
         *_floats(
-            identified_fraction="identified fraction of the attention parameters",
             paper_fraction="what the paper's rule for plain multi-head attention would say, 1 - 1/(2H)",
             model_parameters="parameters of the whole model, approximate, in millions",
-            share_of_model="unidentified parameters / parameters of the whole model",
+            share_of_model="unidentified parameters of all layers of this kind / parameters of the whole model",
         ),
+        *_texts(block_norm="norm before the layer: rms, layer (LayerNorm) or none"),
+        *_ints(
+            block_parameters="parameters of a layer and the norm before it",
+            block_unidentified="unidentified of them",
+        ),
+        *_floats(block_identified_fraction="identified fraction of them"),
+    ),
+)
+
+TRAP = Table(
+    "trap",
+    "stacked softmax layers with small query and key weights: the float64 Jacobian rank beside the proved one, one row "
+    "a scale and cut-off",
+    (
+        *_floats(
+            scale="standard deviation of the query and key weights",
+            cutoff="singular values above it are counted, relative to the largest",
+        ),
+        *_ints(rank_float64="singular values counted in float64"),
+        *_floats(
+            smallest_kept="smallest singular value counted, relative to the largest",
+            largest_dropped="largest singular value not counted, relative to the largest",
+        ),
+        *_ints(
+            proved_lower="proved lower bound on the rank at the same weights, ball arithmetic",
+            proved_upper="proved upper bound: weights less the exact rank of the directions that change nothing",
+        ),
+        Column("bits", INT, "precision of the ball arithmetic that gave the lower bound", "bit"),
     ),
 )
 
@@ -433,5 +508,20 @@ CLAIMS = Table(
     ),
 )
 
-ALL = (RANKS, INVARIANCES, EQUIVALENTS, SQUAD, ARCHITECTURES, CELLS, GROUPS, STEPS, HEADS, REBALANCES, SUMMARY, CLAIMS)
+ALL = (
+    RANKS,
+    VARIANTS,
+    INVARIANCES,
+    EQUIVALENTS,
+    SQUAD,
+    ARCHITECTURES,
+    TRAP,
+    CELLS,
+    GROUPS,
+    STEPS,
+    HEADS,
+    REBALANCES,
+    SUMMARY,
+    CLAIMS,
+)
 BY_NAME = {table.name: table for table in ALL}

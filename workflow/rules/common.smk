@@ -20,7 +20,15 @@ except UserError as error:
     print(error, file=sys.stderr)
     sys.exit(2)
 
-ANALYSIS = ("ranks", "invariances", "equivalents", "squad", "architectures")
+ANALYSIS = (
+    "ranks",
+    "variants",
+    "trap",
+    "invariances",
+    "equivalents",
+    "squad",
+    "architectures",
+)
 METRICS = ("cells", "groups", "steps", "heads", "rebalances", "summary")
 TABLES = {name: paths.analysis(name) for name in ANALYSIS} | {
     name: paths.metrics(name) for name in METRICS

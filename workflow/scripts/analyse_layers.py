@@ -2,26 +2,30 @@ from pathlib import Path
 
 import torch
 
-from attnid import analysis, tables
+from attnid import stacked, tables
+from attnid.analysis import invariances, published, ranks
 from attnid.config import Analysis
 from attnid.job import job
 
 
-def report(done: int, total: int, layer: str) -> None:
-    log.info(f"rank {done} of {total}, {layer}")
+def report(done: int, total: int, name: str) -> None:
+    log.info(f"rank {done} of {total}, {name}")
 
 
 with job(snakemake.log[0]) as log:
     torch.set_num_threads(snakemake.threads)
     settings = Analysis.model_validate(snakemake.params.analysis)
-    grid = analysis.rank_grid(settings.d_model, settings.head_counts, settings.head_widths)
+    grid = ranks.rank_grid(settings.d_model, settings.head_counts, settings.head_widths)
     frames = {
-        "ranks": analysis.rank_table(grid, report=report),
-        "invariances": analysis.invariance_table(settings.invariance_draws),
-        "equivalents": analysis.equivalent_table(),
-        "squad": analysis.squad_table(),
-        "architectures": analysis.architecture_table(),
+        "ranks": ranks.rank_table(tables.RANKS, grid, report=report),
+        "variants": ranks.rank_table(tables.VARIANTS, ranks.variant_grid(), report=report),
+        "trap": stacked.trap_table(report=report),
+        "invariances": invariances.invariance_table(settings.invariance_draws),
+        "equivalents": published.equivalent_table(),
+        "squad": published.squad_table(),
+        "architectures": published.architecture_table(),
     }
     for name, frame in frames.items():
         tables.write(tables.BY_NAME[name], frame, Path(snakemake.output[name]))
-    analysis.require_agreement(frames["ranks"])
+    for name in ("ranks", "variants"):
+        ranks.require_agreement(frames[name])

@@ -1,4 +1,4 @@
-"""Claims that the rank of a layer's Jacobian settles (table ranks), and the equivalent single head (equivalents)."""
+"""Claims that proved ranks of layers settle (table ranks), and the equivalent single head (table equivalents)."""
 
 import numpy as np
 import pandas as pd
@@ -108,7 +108,7 @@ def _(tables: Tables) -> Finding:
     "H (2D - 1). " + FORMULA_RULE,
 )
 def _(tables: Tables) -> Finding:
-    rows = without_biases(ungrouped(table(tables, "ranks")))
+    rows = without_biases(ungrouped(proved(tables)))
     rows = some(rows[(rows["rotary_dim"] == 0) & (rows["d_model"] == 1)], "layers with E = 1")
     return formula(rows, query_key(rows), "H (2D - 1)", rows["n_heads"] * (2 * rows["qk_head_dim"] - 1))
 
@@ -194,12 +194,12 @@ def _(tables: Tables) -> Finding:
     "unidentified directions beyond the two gauges. " + FORMULA_RULE,
 )
 def _(tables: Tables) -> Finding:
-    rows = equal_share(ungrouped(table(tables, "ranks")))
+    rows = equal_share(ungrouped(proved(tables)))
     rows = some(rows[rows["key_bias"] & rows["value_bias"]], "layers with key and value bias")
     gauges = rows["query_key_gauge"] + rows["value_output_gauge"]
     dead = Quantity(
         "Dead biases of a layer",
-        rows["parameters"] - rows["rank"] - gauges,
+        rows["parameters"] - rows["exact_lower"] - gauges,
         rows["dead_key_bias"] + rows["dead_value_bias"],
     )
     return formula(rows, dead, "2E", 2 * rows["d_model"])
@@ -247,7 +247,7 @@ def _(tables: Tables) -> Finding:
     "formula: H D. " + FORMULA_RULE,
 )
 def _(tables: Tables) -> Finding:
-    rows = some(rotary(ungrouped(without_biases(table(tables, "ranks")))), "layers with RoPE")
+    rows = some(rotary(ungrouped(without_biases(proved(tables)))), "layers with RoPE")
     return formula(rows, query_key(rows), "H D", rows["n_heads"] * rows["qk_head_dim"])
 
 
@@ -338,7 +338,9 @@ def _(tables: Tables) -> Finding:
     D, E = rows["qk_head_dim"], rows["d_model"]
     frame = D * E - D * (D + 1) // 2
     identified = Quantity(
-        "Query/key rank", rows["rank_qk"], rows["parameters_qk"] - rows["query_key_gauge"] - rows["dead_key_bias"]
+        "Query/key rank",
+        rows["exact_lower_qk"],
+        rows["parameters_qk"] - rows["query_key_gauge"] - rows["dead_key_bias"],
     )
     return formula(rows, identified, "2 (DE - D (D + 1)/2) + D a head", rows["n_heads"] * (2 * frame + D))
 
@@ -380,7 +382,7 @@ def _(tables: Tables) -> Finding:
     "always more than twofold; qualified if they always fall, but at most twofold; otherwise not reproduced.",
 )
 def _(tables: Tables) -> Finding:
-    rows = rotary(ungrouped(without_biases(table(tables, "ranks"))))
+    rows = rotary(ungrouped(without_biases(proved(tables))))
     D, C = rows["qk_head_dim"], rows["v_head_dim"]
     rows = some(rows[(D == C) & (D > 1) & (rows["d_model"] >= D)], "layers with RoPE and D = C > 1")
     D, H = rows["qk_head_dim"], rows["n_heads"]
@@ -464,7 +466,7 @@ def query_key(rows: pd.DataFrame) -> Quantity:
     """Unidentified query/key directions of a layer."""
     return Quantity(
         "Unidentified query/key directions",
-        rows["parameters_qk"] - rows["rank_qk"],
+        rows["parameters_qk"] - rows["exact_lower_qk"],
         rows["query_key_gauge"] + rows["dead_key_bias"],
     )
 
@@ -473,14 +475,14 @@ def value_output(rows: pd.DataFrame) -> Quantity:
     """Unidentified value/output directions of a layer."""
     return Quantity(
         "Unidentified value/output directions",
-        rows["parameters_vo"] - rows["rank_vo"],
+        rows["parameters_vo"] - rows["exact_lower_vo"],
         rows["value_output_gauge"] + rows["dead_value_bias"],
     )
 
 
 def layer(rows: pd.DataFrame) -> Quantity:
     """Unidentified directions of a layer."""
-    return Quantity("Unidentified directions", rows["parameters"] - rows["rank"], rows["unidentified"])
+    return Quantity("Unidentified directions", rows["parameters"] - rows["exact_lower"], rows["unidentified"])
 
 
 def identified_query_key(rows: pd.DataFrame) -> Quantity:
@@ -495,9 +497,15 @@ def identified_layer(rows: pd.DataFrame) -> Quantity:
     return Quantity("Identified share of the layer", 1 - share.measured, 1 - share.closed)
 
 
+def proved(tables: Tables) -> pd.DataFrame:
+    """Layers whose ranks are proved."""
+    rows = table(tables, "ranks")
+    return some(rows[rows["certified"]], "layers with a proved rank in the table ranks")
+
+
 def plain(tables: Tables) -> pd.DataFrame:
     """Layers of the paper's sections 4.2 to 4.5: no RoPE, groups or biases, heads no wider than the model."""
-    rows = ungrouped(without_biases(table(tables, "ranks")))
+    rows = ungrouped(without_biases(proved(tables)))
     return some(narrow(rows[rows["rotary_dim"] == 0]), "plain layers in the table ranks")
 
 
@@ -508,14 +516,14 @@ def split(tables: Tables) -> pd.DataFrame:
 
 def grouped(tables: Tables) -> pd.DataFrame:
     """Layers with fewer key/value groups than heads, otherwise plain."""
-    rows = without_biases(table(tables, "ranks"))
+    rows = without_biases(proved(tables))
     chosen = (rows["rotary_dim"] == 0) & (rows["n_kv_heads"] < rows["n_heads"])
     return some(narrow(rows[chosen]), "grouped layers in the table ranks")
 
 
 def rotary_grouped(tables: Tables) -> pd.DataFrame:
     """Layers with RoPE on the whole head and fewer key/value groups than heads."""
-    rows = rotary(without_biases(table(tables, "ranks")))
+    rows = rotary(without_biases(proved(tables)))
     return some(rows[rows["n_kv_heads"] < rows["n_heads"]], "grouped layers with RoPE in the table ranks")
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from attnid.claims.counts import ungrouped
+from attnid.claims.counts import proved, ungrouped
 from attnid.claims.ledger import INVARIANCE, NOT_REPRODUCED, REPRODUCED, Finding, Tables, claim, some, table
 from attnid.claims.rules import FORMULA_RULE, Quantity, combine, formula, holds_or_not, number
 
@@ -67,11 +67,11 @@ def _(tables: Tables) -> Finding:
     "are, otherwise qualified.",
 )
 def _(tables: Tables) -> Finding:
-    rows = ungrouped(table(tables, "ranks"))
+    rows = ungrouped(proved(tables))
     rows = some(rows[rows["key_bias"]], "layers with a key bias")
     dead = Quantity(
         "Dead key biases",
-        rows["parameters_qk"] - rows["rank_qk"] - rows["query_key_gauge"],
+        rows["parameters_qk"] - rows["exact_lower_qk"] - rows["query_key_gauge"],
         rows["dead_key_bias"],
     )
     counted = formula(rows, dead, "H D", rows["n_heads"] * rows["qk_head_dim"])
@@ -90,11 +90,11 @@ def _(tables: Tables) -> Finding:
     "value/output directions beyond the gauge; formula: H C. " + FORMULA_RULE,
 )
 def _(tables: Tables) -> Finding:
-    rows = ungrouped(table(tables, "ranks"))
+    rows = ungrouped(proved(tables))
     rows = some(rows[rows["value_bias"]], "layers with a value bias")
     dead = Quantity(
         "Dead value biases",
-        rows["parameters_vo"] - rows["rank_vo"] - rows["value_output_gauge"],
+        rows["parameters_vo"] - rows["exact_lower_vo"] - rows["value_output_gauge"],
         rows["dead_value_bias"],
     )
     counted = formula(rows, dead, "H C", rows["n_heads"] * rows["v_head_dim"])

@@ -23,7 +23,7 @@ SAME = 1e-9
 FORMULA_RULE = (
     "Reproduced if the formula gives the measured number in every row. Where it does not, the closed form of "
     "`attnid.counting` must: then qualified if the formula holds in some rows, corrected if in none. Otherwise not "
-    "reproduced."
+    "reproduced. Ranks are the proved ones; rows without a proof are left out."
 )
 
 
@@ -65,7 +65,7 @@ def formula(rows: pd.DataFrame, quantity: Quantity, text: str, printed: pd.Serie
 def rank_scale(rows: pd.DataFrame) -> str:
     """Sizes of the layers whose rank settles a claim."""
     layers = "1 layer" if len(rows) == 1 else f"{len(rows)} layers"
-    return f"float64 rank of {layers}, width {span(rows['d_model'])}, heads {span(rows['n_heads'])}"
+    return f"proved rank of {layers}, width {span(rows['d_model'])}, heads {span(rows['n_heads'])}"
 
 
 def combine(verdicts: Iterable[str]) -> str:

@@ -1,0 +1,1 @@
+"""The tables of the parameter-space analysis, a module for each kind."""
