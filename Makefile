@@ -38,6 +38,7 @@ lint: install
 
 bench: install
 	$(BIN)/python bench/training.py
+	$(BIN)/python bench/exact.py
 
 clean:
 	rm -rf .venv .snakemake

@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 import pandas as pd
-from synthetic import certificate
+from synthetic import architecture_row, certificate
 
 from attnid import tables
 from attnid.claims import CORRECTED, NOT_REPRODUCED, QUALIFIED, REGISTER, REPRODUCED
@@ -145,30 +145,11 @@ def _squad() -> pd.DataFrame:
 
 def _architectures() -> pd.DataFrame:
     llama = layer(8192, 64, 128, n_kv_heads=8, rotary_dim=128)
-    rows = [_model("GPT-2 small", LayerSpec.multi_head(768, 12, biases=True)), _model("Llama-2-70B", llama)]
+    rows = [
+        architecture_row("GPT-2 small", "self", 1, LayerSpec.multi_head(768, 12, biases=True)),
+        architecture_row("Llama-2-70B", "self", 1, llama),
+    ]
     return pd.DataFrame(rows)[tables.ARCHITECTURES.names]
-
-
-def _model(name: str, spec: LayerSpec) -> dict[str, Any]:
-    counted = count(spec)
-    return {
-        "model": name,
-        "role": "self",
-        "layers": 1,
-        "layer": "a layer",
-        "position": "",
-        **spec.model_dump(),
-        **counted.columns,
-        "parameters_model": counted.parameters,
-        "unidentified_model": counted.unidentified,
-        "block_norm": "none",
-        "block_parameters": counted.parameters,
-        "block_unidentified": counted.unidentified,
-        "block_identified_fraction": counted.identified_fraction,
-        "paper_fraction": 1 - 1 / (2 * spec.n_heads),
-        "model_parameters": 1.0,
-        "share_of_model": 0.1,
-    }
 
 
 # ---------------------------------------------------------------- training

@@ -8,7 +8,7 @@ import pandas as pd
 
 from attnid import tables
 from attnid.counting import Count, count
-from attnid.layer import LayerSpec
+from attnid.layer import LayerSpec, layer_name
 
 STEPS = 60
 SEEDS = (1, 2, 3)
@@ -20,7 +20,8 @@ MEASURED = (1, *range(10, STEPS + 1, 10))
 def all_tables() -> dict[str, pd.DataFrame]:
     """Every table that a figure reads, by name."""
     cells = _cells()
-    frames = {"ranks": _ranks(), "squad": _squad(), "trap": _trap(), "cells": cells, "groups": _groups(cells)}
+    frames = {"ranks": _ranks(), "architectures": _architectures(), "squad": _squad(), "trap": _trap()}
+    frames |= {"cells": cells, "groups": _groups(cells)}
     frames["steps"] = _steps(cells)
     frames["heads"] = _heads(cells)
     frames["summary"] = _summary(frames["steps"], frames["heads"])
@@ -141,6 +142,36 @@ def _squad() -> pd.DataFrame:
     frame["share_percent"] = 100 * frame["unidentified"] / (1e6 * frame["printed_total"])
     frame["printed_implied_width"] = 768.0
     return frame[tables.SQUAD.names]
+
+
+def architecture_row(model: str, role: str, layers: int, spec: LayerSpec) -> dict[str, object]:
+    """A row of the table architectures whose model has a billion parameters."""
+    counted = count(spec)
+    return spec.model_dump() | counted.columns | {
+        "model": model,
+        "role": role,
+        "layers": layers,
+        "layer": layer_name(spec),
+        "position": "",
+        "parameters_model": layers * counted.parameters,
+        "unidentified_model": layers * counted.unidentified,
+        "paper_fraction": 1 - 1 / (2 * spec.n_heads),
+        "model_parameters": 1000.0,
+        "share_of_model": layers * counted.unidentified / 1e9,
+        "block_norm": "none",
+        "block_parameters": counted.parameters,
+        "block_unidentified": counted.unidentified,
+        "block_identified_fraction": counted.identified_fraction,
+    }  # fmt: skip
+
+
+def _architectures() -> pd.DataFrame:
+    layers = [
+        ("a decoder", "decoder self", 3, _layer(n_heads=6, n_kv_heads=6)),
+        ("a decoder", "cross", 2, _layer(n_heads=6, n_kv_heads=6, context_dim=12, causal=False)),
+        ("a rotary model", "self", 4, _layer(n_heads=6, n_kv_heads=2, rotary_dim=4)),
+    ]
+    return pd.DataFrame([architecture_row(*layer) for layer in layers])[tables.ARCHITECTURES.names]
 
 
 def _trap() -> pd.DataFrame:

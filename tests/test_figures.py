@@ -49,6 +49,7 @@ def test_synthetic_tables_fit_the_schemas(frames: dict[str, pd.DataFrame], tmp_p
 
 def test_the_names_are_the_modules_and_no_module_is_imported_before_it_is_loaded() -> None:
     assert figures.NAMES == (
+        "architectures",
         "head_width",
         "identified_fraction",
         "paper_figure_2",
@@ -68,7 +69,7 @@ def test_the_names_are_the_modules_and_no_module_is_imported_before_it_is_loaded
 
 
 def test_an_unknown_figure_is_a_users_mistake() -> None:
-    with pytest.raises(UserError, match="figure 'rho_layers' is unknown; known are head_width"):
+    with pytest.raises(UserError, match="figure 'rho_layers' is unknown; known are architectures"):
         figures.load("rho_layers")
 
 
@@ -124,14 +125,14 @@ def test_layers_are_told_apart_by_colour_and_line() -> None:
 
 
 def test_identified_fraction_has_closed_forms_as_lines_and_ranks_as_points(frames: dict[str, pd.DataFrame]) -> None:
-    changed = dict(frames, ranks=frames["ranks"].assign(rank=frames["ranks"]["rank"] - 7))
+    changed = dict(frames, ranks=frames["ranks"].assign(exact_lower=frames["ranks"]["exact_lower"] - 7))
     (ax,) = draw("identified_fraction", changed).axes
     rows = changed["ranks"][changed["ranks"]["group"] == "heads-rope"].sort_values("n_heads")
     closed, measured = [item for item in ax.lines if item.get_color() == style.PALETTE[1] and len(item.get_xdata())]
     assert closed.get_marker() == "None"
     assert measured.get_linestyle() == "None"
     np.testing.assert_allclose(closed.get_xydata(), rows[["n_heads", "identified_fraction"]])
-    np.testing.assert_allclose(measured.get_ydata(), rows["rank"] / rows["parameters"])
+    np.testing.assert_allclose(measured.get_ydata(), rows["exact_lower"] / rows["parameters"])
 
 
 def test_multi_head_lines_follow_the_papers_formula(frames: dict[str, pd.DataFrame]) -> None:
@@ -328,3 +329,19 @@ def test_values_that_are_not_finite_are_named_once_a_cell() -> None:
     assert style.not_finite(frame, ["x", "y"], {"a": "A", "b": "B"}) == [
         "A: not finite in 1 of 2 runs, first at step 10: x."
     ]
+
+
+def test_architectures_stack_the_sources_of_all_layers_of_a_model(frames: dict[str, pd.DataFrame]) -> None:
+    """Two kinds of layers of one model become one bar, as long as their unidentified share together."""
+    figure = draw("architectures", frames)
+    [ax] = figure.axes
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["a decoder", "a rotary model"]
+    rows = frames["architectures"][frames["architectures"]["model"] == "a decoder"]
+    share = rows["unidentified_model"].sum() / rows["parameters_model"].sum()
+    bars = [bar for bar in ax.patches if round(bar.get_y() + bar.get_height() / 2) == 0]
+    assert sum(bar.get_width() for bar in bars) == pytest.approx(100 * share)
+
+
+def test_ranks_without_a_proof_are_not_drawn(frames: dict[str, pd.DataFrame]) -> None:
+    unproved = frames["ranks"].assign(certified=frames["ranks"]["group"] != "heads-rope")
+    assert "No layers of RoPE." in texts(draw("identified_fraction", dict(frames, ranks=unproved)))

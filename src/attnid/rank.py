@@ -161,20 +161,21 @@ def _channels(spec: LayerSpec) -> int:
 
 
 def fewest_sequences(spec: LayerSpec, tokens: int, rows: int, margin: float) -> int:
-    """Sequences for so many outputs, and `margin` times as many telling ones as lie before the output projection.
+    """Sequences for so many outputs, and `margin` times as many telling ones as there are parameters to tell of.
 
-    That is seen through the layer's channels; of what enters the scores a query of n keys tells
-    n - 1 differences a head, n with a sink.
+    All but what leads out of the layer's channels is seen through these; of what enters the scores a query of n keys
+    tells n - 1 differences a head, n with a sink.
     """
     E, H, channels = spec.d_model, spec.n_heads, _channels(spec)
     keys = range(1, tokens + 1) if spec.causal else [tokens] * tokens
     differences = sum(min(H * (n - (not spec.sinks)), channels) for n in keys)
     in_scores = numel(spec.query_key_shapes | spec.shared_shapes)
     values = spec.n_kv_heads * spec.v_head_dim * (spec.kv_latent_dim or spec.memory_dim)
+    within = channels * H * spec.v_head_dim
     return ceil(
         max(
             rows / (tokens * E),
-            margin * (in_scores + values) / (tokens * channels),
+            margin * (in_scores + values + within) / (tokens * channels),
             margin * in_scores / max(differences, 1),
         )
     )

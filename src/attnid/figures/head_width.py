@@ -10,13 +10,23 @@ from attnid import style
 TITLE = "Unidentified fraction against head width"
 CAPTION = (
     "Share of an attention layer's parameters that are unidentified when the head width D is free, at fixed model "
-    "width E and number of heads H. Lines: closed form. Points: from the float64 rank of the real layer's Jacobian. "
+    "width E and number of heads H. Lines: closed form. Points: from the proved rank of the layer. "
     "The rings mark the usual width D = E/H, where the share is 1/(2H), the dotted line D = E, where it is one half "
     "for any number of heads."
 )
 TABLES = ("ranks",)
 
-COLUMNS = ("layer", "d_model", "n_heads", "qk_head_dim", "v_head_dim", "parameters", "unidentified", "rank")
+COLUMNS = (
+    "layer",
+    "d_model",
+    "n_heads",
+    "qk_head_dim",
+    "v_head_dim",
+    "parameters",
+    "unidentified",
+    "exact_lower",
+    "certified",
+)
 MARKERS = ("o", "s", "^", "D", "v")
 RING: Any = {"marker": "o", "markersize": 7, "markerfacecolor": "none", "linestyle": "none", "markeredgewidth": 0.8}
 
@@ -30,7 +40,7 @@ def draw(tables: style.Tables) -> Figure:
     figure, axes = style.panels(style.SINGLE, 2.7)
     ax = axes[0, 0]
     for index, (_, rows) in enumerate(ranks.groupby(["d_model", "n_heads"])):
-        rows = rows.sort_values("qk_head_dim").assign(dropped=lambda rows: 1 - rows["rank"] / rows["parameters"])
+        rows = rows.sort_values("qk_head_dim").assign(dropped=lambda rows: 1 - rows["exact_lower"] / rows["parameters"])
         width, heads = int(rows["d_model"].iloc[0]), int(rows["n_heads"].iloc[0])
         color, marker = style.PALETTE[index % len(style.PALETTE)], MARKERS[index % len(MARKERS)]
         ax.plot(rows["qk_head_dim"], rows["unidentified"] / rows["parameters"], color=color)
@@ -46,7 +56,7 @@ def draw(tables: style.Tables) -> Figure:
     ax.set_ylim(bottom=0)
     ax.set_xlabel("head width D")
     ax.set_ylabel("unidentified fraction of the parameters")
-    ax.set_title("line: closed form, point: rank", loc="left")
+    ax.set_title("line: closed form, point: proved rank", loc="left")
     ax.legend(loc=(0.04, 0.62))
     return figure
 
@@ -58,4 +68,5 @@ def behind(tables: style.Tables) -> pd.DataFrame:
 
 def _rows(tables: style.Tables) -> pd.DataFrame:
     ranks = tables["ranks"]
+    ranks = ranks[ranks["certified"]]
     return ranks[ranks["group"] == "head-width"]

@@ -8,7 +8,7 @@ from attnid import style
 TITLE = "Identified fraction against heads"
 CAPTION = (
     "Share of an attention layer's parameters that are identified, at fixed width, against the number of heads H. "
-    "Lines: closed form. Points: float64 rank of the real layer's Jacobian over its parameters. More heads identify "
+    "Lines: closed form. Points: proved rank of the layer over its parameters. More heads identify "
     "more; RoPE and grouped keys and values (GQA) each take away a part of the unidentified directions."
 )
 TABLES = ("ranks",)
@@ -19,7 +19,17 @@ SERIES = (
     ("heads-gqa", "GQA", style.PALETTE[2], "^", "-."),
     ("heads-rope-gqa", "RoPE + GQA", style.PALETTE[3], "D", ":"),
 )
-COLUMNS = ("layer", "d_model", "n_heads", "n_kv_heads", "parameters", "identified", "identified_fraction", "rank")
+COLUMNS = (
+    "layer",
+    "d_model",
+    "n_heads",
+    "n_kv_heads",
+    "parameters",
+    "identified",
+    "identified_fraction",
+    "exact_lower",
+    "certified",
+)
 
 
 @style.styled
@@ -37,12 +47,12 @@ def draw(tables: style.Tables) -> Figure:
             missing.append(f"No layers of {label}.")
             continue
         ax.plot(rows["n_heads"], rows["identified_fraction"], color=color, linestyle=line)
-        ax.plot(rows["n_heads"], rows["rank"] / rows["parameters"], color=color, marker=marker, linestyle="none")
+        ax.plot(rows["n_heads"], rows["exact_lower"] / rows["parameters"], color=color, marker=marker, linestyle="none")
         ax.plot([], [], color=color, linestyle=line, marker=marker, label=label + _sharing(rows))
     style.axis_of_heads(ax, ranks["n_heads"])
     widths = ", ".join(str(width) for width in sorted(ranks["d_model"].unique()))
     ax.set_ylabel("identified fraction of the parameters")
-    ax.set_title(f"width E = {widths}; line: closed form, point: rank", loc="left")
+    ax.set_title(f"width E = {widths}; line: closed form, point: proved rank", loc="left")
     ax.legend(loc="lower right")
     style.footnotes(figure, missing)
     return figure
@@ -61,4 +71,5 @@ def _sharing(rows: pd.DataFrame) -> str:
 
 def _rows(tables: style.Tables) -> pd.DataFrame:
     ranks = tables["ranks"]
+    ranks = ranks[ranks["certified"]]
     return ranks[ranks["group"].isin([group for group, *_ in SERIES])]
