@@ -93,6 +93,22 @@ def test_where_nothing_is_proved_the_condition_is_named(capsys: pytest.CaptureFi
     assert found["failed"] == "what is normalised has one dimension only"
 
 
+def test_a_rank_over_too_many_positions_is_refused(capsys: pytest.CaptureFixture[str], layer: Path) -> None:
+    layer.write_text(json.dumps(LAYER | {"relative_buckets": 8, "relative_distance": 100_000}))
+    assert "smaller relative_distance" in run(capsys, "count", str(layer), "--certify", status=2)
+    assert "relative table" in run(capsys, "count", str(layer))
+    layer.write_text(json.dumps(LAYER | {"relative_buckets": 8, "relative_distance": 10**9}))
+    assert "less than or equal to 100000" in run(capsys, "count", str(layer), status=2)
+
+
+@pytest.mark.parametrize("seed", ["-1", str(2**63), "one", "1.5"])
+def test_a_seed_that_is_none_is_refused(capsys: pytest.CaptureFixture[str], layer: Path, seed: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["count", str(layer), "--certify", f"--seed={seed}"])
+    assert ended.value.code == 2
+    assert seed in capsys.readouterr().err
+
+
 def test_another_seed_gives_the_same_rank(capsys: pytest.CaptureFixture[str], layer: Path) -> None:
     proofs = [json.loads(run(capsys, "count", str(layer), "--certify", "--json", "--seed", seed)) for seed in "05"]
     assert [proof["seed"] for proof in proofs] == [0, 5]

@@ -8,6 +8,8 @@ from settings import ROOT, default_settings
 from attnid import claims
 from attnid.cli import lay_over
 from attnid.config import grouped_cells, parse
+from attnid.counting import SOURCES
+from attnid.huggingface import FAMILIES
 
 README = (ROOT / "README.md").read_text()
 
@@ -43,5 +45,14 @@ def test_every_make_target_of_the_readme_is_there() -> None:
 
 
 def test_links_lead_to_files() -> None:
-    for link in re.findall(r"\]\(([^)#]+)\)", README):
-        assert link.startswith("https://") or (ROOT / link).exists(), link
+    for page in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for link in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+            assert link.startswith("https://") or (page.parent / link).exists(), link
+
+
+def test_the_families_and_features_are_those_of_the_code() -> None:
+    page = (ROOT / "docs" / "counting.md").read_text()
+    [listed] = re.findall(r"reads `config.json` of: (.*?)\.", page, re.DOTALL)
+    assert set(re.findall(r"[a-z0-9_]+", listed)) >= {name for name in FAMILIES if not re.search("_moe|_text", name)}
+    assert f"of {len(FAMILIES)} model types" in README
+    assert set(re.findall(r"^\| `(\w+)`", page, re.MULTILINE)) == set(SOURCES)

@@ -20,6 +20,8 @@ from attnid.layer import LayerSpec, numel
 
 LARGEST_RANK = 20_000
 """Parameters of a layer whose Jacobian still fits in memory."""
+MOST_NUMBERS = 650_000_000
+"""Numbers that still fit in memory at a time, 8 bytes each."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -50,7 +52,7 @@ def _parser() -> argparse.ArgumentParser:
         "--rank", choices=["float64"], help="measure the float64 rank of the layer's Jacobian as well"
     )
     counting.add_argument("--certify", action="store_true", help="prove the rank modulo a prime, from both sides")
-    counting.add_argument("--seed", type=int, default=0, help="of the random weights and inputs of a rank")
+    counting.add_argument("--seed", type=_seed, default=0, help="of the random weights and inputs of a rank")
     counting.add_argument("--json", action="store_true", help="print JSON")
     counting.set_defaults(run=_count)
 
@@ -58,6 +60,13 @@ def _parser() -> argparse.ArgumentParser:
     planning.add_argument("files", nargs="+", type=Path, help="config.yaml and the overlays on it, in order")
     planning.set_defaults(run=_plan)
     return parser
+
+
+def _seed(text: str) -> int:
+    seed = int(text)
+    if not 0 <= seed < 2**63:
+        raise argparse.ArgumentTypeError(f"{text} is not a seed; allowed: 0 to 2^63 - 1")
+    return seed
 
 
 def _count(arguments: argparse.Namespace) -> None:
@@ -91,10 +100,8 @@ def _counted_model(kinds: Sequence[AttentionLayers], arguments: argparse.Namespa
 def _counted(spec: LayerSpec, arguments: argparse.Namespace) -> dict[str, Any]:
     parameters = numel(spec.parameter_shapes)
     result: dict[str, Any] = {"parameters": parameters} | _closed_form(spec)
-    if (arguments.rank or arguments.certify) and parameters > LARGEST_RANK:
-        raise UserError(
-            f"count: a rank of {parameters:,} parameters is out of reach; allowed: at most {LARGEST_RANK:,}"
-        )
+    if arguments.rank or arguments.certify:
+        _refuse_what_does_not_fit(spec)
     if arguments.rank:
         from attnid.rank import UnclearRankError, layer_ranks
 
@@ -111,6 +118,21 @@ def _counted(spec: LayerSpec, arguments: argparse.Namespace) -> dict[str, Any]:
         result |= {"certified": proof.certified, "prime": proof.prime, "seed": proof.seed}
         result |= {"assumed": proof.assumed, "failed": proof.failed}
     return result
+
+
+def _refuse_what_does_not_fit(spec: LayerSpec) -> None:
+    parameters = numel(spec.parameter_shapes)
+    if parameters > LARGEST_RANK:
+        raise UserError(
+            f"count: a rank of {parameters:,} parameters is out of reach; allowed: at most {LARGEST_RANK:,}"
+        )
+    from attnid.rank import numbers_held
+
+    if numbers_held(spec) > MOST_NUMBERS:
+        raise UserError(
+            f"count: a rank that holds {numbers_held(spec):,} numbers at a time is out of reach; allowed: at most "
+            f"{MOST_NUMBERS:,}, fewer with smaller sizes or a smaller relative_distance"
+        )
 
 
 def _closed_form(spec: LayerSpec) -> dict[str, Any]:

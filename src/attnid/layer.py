@@ -55,7 +55,9 @@ class LayerSpec(BaseModel):
     relative_buckets: Annotated[int, Field(ge=0, strict=True)] = Field(
         default=0, description="entries a head of a learned table of relative positions, as in T5; 0 without one"
     )
-    relative_distance: Size = Field(default=128, description="distance from which on all positions share a bucket")
+    relative_distance: Annotated[int, Field(ge=1, le=100_000, strict=True)] = Field(
+        default=128, description="distance from which on all positions share a bucket"
+    )
     alibi: bool = Field(default=False, description="a fixed slope a head over the distance of query and key (ALiBi)")
     kv_latent_dim: Size | None = Field(
         default=None,

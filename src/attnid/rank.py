@@ -154,6 +154,13 @@ def tokens_that_tell(spec: LayerSpec) -> int:
     return max(FEWEST_TOKENS, min(2 * filling, spec.d_model), farthest)
 
 
+def numbers_held(spec: LayerSpec) -> int:
+    """Numbers that a rank of the layer holds at a time: its Jacobian, or a batch of attention weights."""
+    numbers, tokens = numel(spec.parameter_shapes), tokens_that_tell(spec)
+    rows = max(ceil(ROWS_PER_PARAMETER * numbers), tokens * spec.d_model)
+    return max(rows * numbers, JACOBIAN_CHUNK * spec.n_heads * tokens**2)
+
+
 def _channels(spec: LayerSpec) -> int:
     """Dimensions of a layer's output in which scores show: as many a head as its values vary in, E at most."""
     values = min(spec.v_head_dim, spec.kv_latent_dim or spec.memory_dim)
