@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import cheap_settings
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
@@ -286,31 +287,11 @@ CASES = {
     "DeepSeek V3": deepseek("deepseek_v3", 7),
     "DeepSeek V3, no query latent": deepseek("deepseek_v3", None),
 }
-CHEAP = {
-    "vocab_size": 16,
-    "intermediate_size": 8,
-    "pad_token_id": 0,
-    "moe_intermediate_size": 4,
-    "shared_expert_intermediate_size": 4,
-    "n_routed_experts": 2,
-    "num_experts_per_tok": 1,
-    "num_experts": 2,
-    "num_local_experts": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "encoder_ffn_dim": 4,
-    "decoder_ffn_dim": 4,
-    "image_size": 12,
-    "patch_size": 4,
-    "vision_config": SMALL | {"intermediate_size": 8, "image_size": 8, "patch_size": 4},
-    "mm_tokens_per_image": 4,
-}
-"""Settings of everything but attention; a family ignores those that are not its own."""
 
 
 def model_of(case: Case) -> Any:
     """A model with independent normal parameters, gains and biases among them, and norms without epsilon."""
-    cheap = {key: value for key, value in CHEAP.items() if hasattr(AutoConfig.for_model(case.model_type), key)}
+    cheap = cheap_settings(case.model_type)
     config = AutoConfig.for_model(case.model_type, **cheap | case.settings)
     eager = {"attn_implementation": case.implementation, "experts_implementation": "eager"}
     model = AutoModel.from_config(config, dtype=torch.float64, **eager).eval()

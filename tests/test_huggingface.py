@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from small_models import cheap_settings
 from transformers import AutoConfig, AutoModel
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.utils import logging
@@ -198,34 +199,6 @@ CASES: list[tuple[str, Config]] = [
     ("gpt_oss", WIDE),
     ("gpt_oss", OWN_HEADS | {"attention_bias": False}),
 ]
-CHEAP = {
-    "vocab_size": 16,
-    "intermediate_size": 8,
-    "max_position_embeddings": 16,
-    "pad_token_id": 0,
-    "moe_intermediate_size": 4,
-    "shared_expert_intermediate_size": 4,
-    "n_routed_experts": 2,
-    "num_experts_per_tok": 1,
-    "num_experts": 2,
-    "num_local_experts": 2,
-    "n_group": 1,
-    "topk_group": 1,
-    "encoder_ffn_dim": 4,
-    "decoder_ffn_dim": 4,
-    "image_size": 8,
-    "patch_size": 4,
-    "vision_config": {
-        "hidden_size": 8,
-        "intermediate_size": 8,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 1,
-        "image_size": 8,
-        "patch_size": 4,
-    },
-    "mm_tokens_per_image": 4,
-}
-"""Settings of everything but attention; a family ignores those that are not its own."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +216,7 @@ def read(model_type: str, settings: Config) -> list[AttentionLayers]:
 
 
 def model_of(model_type: str, settings: Config) -> Any:
-    cheap = {key: value for key, value in CHEAP.items() if hasattr(AutoConfig.for_model(model_type), key)}
+    cheap = cheap_settings(model_type)
     torch.manual_seed(0)
     config = AutoConfig.for_model(model_type, **cheap | settings)
     return AutoModel.from_config(config, attn_implementation="eager").eval()
