@@ -130,6 +130,10 @@ def test_every_listed_model_is_counted(capsys: pytest.CaptureFixture[str]) -> No
         (["count"], "no layer given"),
         (["count", "Llama-2-7C"], "neither a file nor a shipped model; near it: Llama-2-7B"),
         (["count", "nowhere.json"], "nowhere.json: cannot be read"),
+        (["count", ""], "'' is neither a file nor a shipped model"),
+        (["count", "."], ".: cannot be read"),
+        (["count", "a" * 5000], "neither a file nor a shipped model"),
+        (["count", "a" * 5000 + ".json"], "cannot be read"),
         (["count", "gpt2-xl", "--certify"], "out of reach; allowed: at most 20,000"),
     ],
 )
@@ -159,12 +163,22 @@ def test_a_layer_that_cannot_be_is_one_sentence(
     assert sentence in error
 
 
-@pytest.mark.parametrize("content", ["", "[1]", "{", "null", '"text"', "\x00"])
+@pytest.mark.parametrize("content", ["", "[1]", "{", "null", '"text"', "\x00", "[" * 10**5, "9" * 5000])
 def test_a_file_that_is_no_layer_is_one_sentence(capsys: pytest.CaptureFixture[str], layer: Path, content: str) -> None:
     layer.write_text(content)
     error = run(capsys, "count", str(layer), status=2)
     assert error.startswith(f"attnid: {layer}: ")
     assert error.count("\n") == 1
+
+
+def test_a_key_that_stands_twice_is_refused(capsys: pytest.CaptureFixture[str], layer: Path) -> None:
+    layer.write_text('{"d_model": 8, ' + json.dumps(LAYER)[1:])
+    assert "d_model stands in it twice" in run(capsys, "count", str(layer), status=2)
+
+
+def test_a_byte_order_mark_is_read_over(capsys: pytest.CaptureFixture[str], layer: Path) -> None:
+    layer.write_text(json.dumps(LAYER), encoding="utf-8-sig")
+    assert "parameters           288" in run(capsys, "count", str(layer))
 
 
 def test_counting_imports_neither_torch_nor_pandas() -> None:

@@ -181,9 +181,8 @@ def _shown(value: Any) -> str:
 
 def _layers(name: str) -> LayerSpec | Sequence[AttentionLayers]:
     """One layer of a layer file; all kinds of layers of a model."""
-    path = Path(name)
-    if path.suffix == ".json" or path.exists():
-        return _file(path)
+    if name.endswith(".json") or (name and os.path.exists(name)):
+        return _file(Path(name))
     models: dict[str, Architecture] = {}
     for model in architectures():
         models |= {model.model.lower(): model, model.model.split(" (")[0].lower(): model}
@@ -195,13 +194,21 @@ def _layers(name: str) -> LayerSpec | Sequence[AttentionLayers]:
     return found.layers
 
 
+def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"{next(key for key in keys if keys.count(key) > 1)} stands in it twice")
+    return fields
+
+
 def _file(path: Path) -> LayerSpec | Sequence[AttentionLayers]:
     try:
-        fields = json.loads(path.read_text(encoding="utf-8"))
+        fields = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_each_key_once)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); expected a JSON layer") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: not JSON ({error})") from None
+        raise UserError(f"{path}: not a JSON object of distinct keys ({error})") from None
     if isinstance(fields, dict) and "model_type" in fields:
         from attnid.huggingface import attention_layers
 
