@@ -181,6 +181,16 @@ def test_a_byte_order_mark_is_read_over(capsys: pytest.CaptureFixture[str], laye
     assert "parameters           288" in run(capsys, "count", str(layer))
 
 
+def test_a_reader_that_stops_reading_is_no_error() -> None:
+    code = "import sys; from attnid.cli import main; sys.exit(main(['count', '--list']))"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0
+
+
 def test_counting_imports_neither_torch_nor_pandas() -> None:
     code = (
         "import sys; from attnid.cli import main; main(['count', 'gpt2-xl']);"

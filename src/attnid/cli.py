@@ -29,9 +29,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = _parser().parse_args(arguments)
     try:
         chosen.run(chosen)
+        sys.stdout.flush()
     except UserError as error:
         print(f"attnid: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # the reader has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
