@@ -38,6 +38,7 @@ def base() -> Frames:
         "cells": cells,
         "groups": pd.DataFrame(_groups(), columns=["group", "cell"]),
         "steps": pd.DataFrame(list(_steps(cells)))[tables.STEPS.names],
+        "evaluations": pd.DataFrame(list(_steps(cells)))[tables.EVALUATIONS.names],
         "heads": pd.DataFrame(list(_heads(cells))).reindex(columns=tables.HEADS.names),
     }
 
@@ -159,7 +160,7 @@ def _cells() -> Iterator[dict[str, Any]]:
     yield from (_cell("sgd", lr) for lr in (0.5, 0.25, 0.125))
     yield _cell("sgd-decay", 0.25, weight_decay=4e-4)
     yield _cell("adamw", 1e-3)
-    yield _cell("adamw-rebalanced", 1e-3, rebalance="weights", rebalance_every=EVERY)
+    yield _cell("adamw-rebalanced", 1e-3, rebalance="qk", rebalance_every=EVERY)
     yield _cell("adamw-cleared", 1e-3, rebalance="state", rebalance_every=EVERY)
     yield from (_cell("sgd-floor", 0.25, precision=precision, lr_floor=1e-4) for precision in ("float32", "float64"))
 
@@ -170,6 +171,12 @@ def _cell(case: str, lr: float, **settings: Any) -> dict[str, Any]:
         "case": case,
         "optimizer": case.split("-")[0],
         "rebalance": "none",
+        "moments": "clear",
+        "project": "none",
+        "momentum": 0.0,
+        "grad_clip": 1.0,
+        "n_kv_heads": 2,
+        "rotary_dim": 0,
         "precision": "float32",
         "corpus": "king-james",
         "lr": lr,
@@ -187,6 +194,11 @@ def _cell(case: str, lr: float, **settings: Any) -> dict[str, Any]:
         "rho_null_mean": 0.25,
         "rho_null_low": 0.2,
         "rho_null_high": 0.3,
+        "rho_vo_null_mean": 0.25,
+        "rho_vo_null_low": 0.2,
+        "rho_vo_null_high": 0.3,
+        "rho_scaling_null_mean": 0.15,
+        "rho_rotation_null_mean": 0.1,
     }
     return common | settings
 
@@ -231,7 +243,7 @@ def _heads(cells: pd.DataFrame) -> Iterator[dict[str, Any]]:
         key = {"cell": cell["cell"], "seed": seed, "step": step, "layer": layer, "head": head}
         weights = _weights(cell, step, layer, head, _noise(seed))
         yield key | weights | _step_measures(cell, step, layer, _noise(seed)) | {"phase": tables.PHASE_STEP}
-        if cell["rebalance"] == "weights" and step % EVERY == 0:
+        if cell["rebalance"] == "qk" and step % EVERY == 0:
             yield key | weights | {"beta": 1e-7, "tau": 0.0, "phase": tables.PHASE_REBALANCED}
 
 
@@ -311,8 +323,9 @@ def loss(case: str, shift: float) -> Change:
 
     def change(frames: Frames) -> Frames:
         cells = frames["cells"]
-        rows = frames["steps"]["cell"].isin(cells.loc[cells["case"] == case, "cell"])
-        return frames | {"steps": frames["steps"].assign(val_loss=frames["steps"]["val_loss"] + shift * rows)}
+        rows = frames["evaluations"]["cell"].isin(cells.loc[cells["case"] == case, "cell"])
+        losses = frames["evaluations"]["val_loss"] + shift * rows
+        return frames | {"evaluations": frames["evaluations"].assign(val_loss=losses)}
 
     return change
 

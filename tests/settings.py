@@ -31,13 +31,16 @@ _CELL: dict[str, Any] = {
     "grad_clip": 1.0,
     "adam_betas": (0.9, 0.99),
     "measure_every": 4,
+    "evaluate_every": 4,
     "eval_batches": 1,
 }
 
 
 def cell(**changes: Any) -> Cell:
     """A cell that trains in a blink."""
-    return Cell.model_validate(_CELL | changes)
+    settings = _CELL | changes
+    derived = {"decay_steps": settings["steps"], "n_kv_heads": settings["n_heads"]}
+    return Cell.model_validate(derived | settings)
 
 
 def default_settings() -> dict[str, Any]:

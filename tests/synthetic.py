@@ -22,9 +22,10 @@ def all_tables() -> dict[str, pd.DataFrame]:
     cells = _cells()
     frames = {"ranks": _ranks(), "architectures": _architectures(), "squad": _squad(), "trap": _trap()}
     frames |= {"cells": cells, "groups": _groups(cells)}
-    frames["steps"] = _steps(cells)
+    steps = _steps(cells)
+    frames |= {"steps": steps[tables.STEPS.names], "evaluations": steps[tables.EVALUATIONS.names]}
     frames["heads"] = _heads(cells)
-    frames["summary"] = _summary(frames["steps"], frames["heads"])
+    frames["summary"] = _summary(steps, frames["heads"])
     return frames
 
 
@@ -206,13 +207,19 @@ def _cells() -> pd.DataFrame:
 
 
 def _cell_row(case: str, heads: int, lr: float, precision: str) -> dict[str, object]:
-    moved = {"adamw-rebalanced": "weights", "adamw-cleared": "state"}.get(case, "none")
+    moved = {"adamw-rebalanced": "qk", "adamw-cleared": "state"}.get(case, "none")
     null = 1 / (2 * heads)
     return {
         "cell": f"{case}_h{heads}_{lr:g}_{precision}",
         "case": case,
         "optimizer": case.split("-")[0],
         "rebalance": moved,
+        "moments": "clear",
+        "project": "none",
+        "momentum": 0.0,
+        "grad_clip": 1.0,
+        "n_kv_heads": heads,
+        "rotary_dim": 0,
         "precision": precision,
         "corpus": "king-james",
         "lr": lr,
@@ -230,6 +237,11 @@ def _cell_row(case: str, heads: int, lr: float, precision: str) -> dict[str, obj
         "rho_null_mean": null,
         "rho_null_low": 0.9 * null,
         "rho_null_high": 1.1 * null,
+        "rho_vo_null_mean": null,
+        "rho_vo_null_low": 0.9 * null,
+        "rho_vo_null_high": 1.1 * null,
+        "rho_scaling_null_mean": 0.6 * null,
+        "rho_rotation_null_mean": 0.4 * null,
     }
 
 
@@ -271,7 +283,7 @@ def _steps(cells: pd.DataFrame) -> pd.DataFrame:
                 "update_norm": cell["lr"] * _schedule(cell, step),
             }
         )
-    return pd.DataFrame(rows)[tables.STEPS.names]
+    return pd.DataFrame(rows)
 
 
 def _heads(cells: pd.DataFrame) -> pd.DataFrame:
@@ -294,7 +306,7 @@ def _head_measures(cell: pd.Series, step: int, layer: int, head: int, random: np
     noise = float(np.exp(0.2 * random.standard_normal()))
     rate = cell["lr"] * _schedule(cell, step)
     rho = (0.8 / (2 * cell["n_heads"]) if adam else 2e-4 * rate) * noise
-    since = step % cell["rebalance_every"] if cell["rebalance"] == "weights" else step
+    since = step % cell["rebalance_every"] if cell["rebalance"] == "qk" else step
     beta = 0.3 + (0.01 * since if adam else 0.0)
     values = dict.fromkeys(tables.HEAD_MEASURES, 1e-3)
     return values | {

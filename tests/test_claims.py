@@ -98,9 +98,12 @@ def test_a_run_that_went_astray_is_named_and_never_left_out(value):
     assert found("sgd-beta", frames).verdict == REPRODUCED
 
 
+TRAINING = ("heads", "steps", "evaluations")
+
+
 def test_a_single_run_is_at_most_qualified():
     frames = claim_tables.base()
-    single = frames | {name: frames[name][frames[name]["seed"] == 0] for name in ("steps", "heads")}
+    single = frames | {name: frames[name][frames[name]["seed"] == 0] for name in ("steps", "evaluations", "heads")}
     ledger = judged(single)
     training = ledger[(ledger["kind"] == "training") & (ledger.index != "no-rank-deficiency")]
     assert set(training["verdict"]) == {QUALIFIED}
@@ -130,7 +133,7 @@ def test_scale_is_that_of_the_runs_and_a_failure_says_whose_it_is(ledger):
     assert "not the paper's" in found("sgd-overlap", frames).evidence
     paper = {"n_layers": 6, "d_model": 384, "n_heads": 6, "context": 256, "batch_size": 64, "steps": 5000}
     own = frames | {"cells": frames["cells"].assign(**paper, corpus="tiny-shakespeare")}
-    own |= {name: own[name].assign(step=50 * own[name]["step"]) for name in ("heads", "steps")}
+    own |= {name: own[name].assign(step=50 * own[name]["step"]) for name in TRAINING}
     assert "paper's own scale" in found("sgd-overlap", own).evidence
 
 
@@ -195,7 +198,7 @@ def test_drift_is_read_in_float64_where_there_are_such_runs():
     def double(frame):
         return frame.assign(cell=frame["cell"] + "_double")
 
-    copies = {name: double(frames[name][frames[name]["cell"].isin(sweep["cell"])]) for name in ("heads", "steps")}
+    copies = {name: double(frames[name][frames[name]["cell"].isin(sweep["cell"])]) for name in TRAINING}
     copies["heads"] = copies["heads"].assign(drift_augmented=1.0)
     more = frames | {name: pd.concat([frames[name], copy], ignore_index=True) for name, copy in copies.items()}
     more["cells"] = pd.concat([frames["cells"], double(sweep).assign(precision="float64")], ignore_index=True)
@@ -291,8 +294,7 @@ def test_a_group_with_several_cells_where_one_is_meant_is_not_run():
     copy = frames | {
         "cells": pd.concat([frames["cells"], adamw.assign(cell="adamw_h16", n_heads=16)], ignore_index=True),
         "groups": pd.concat([frames["groups"], pd.DataFrame({"group": ["cases"], "cell": ["adamw_h16"]})]),
-        "heads": pd.concat([frames["heads"], frames["heads"].assign(cell="adamw_h16")]),
-        "steps": pd.concat([frames["steps"], frames["steps"].assign(cell="adamw_h16")]),
+        **{name: pd.concat([frames[name], frames[name].assign(cell="adamw_h16")]) for name in TRAINING},
     }
     row = found("adamw-overlap", copy)
     assert row.verdict == NOT_RUN
@@ -302,10 +304,10 @@ def test_a_group_with_several_cells_where_one_is_meant_is_not_run():
 def test_a_run_astray_from_its_first_step_is_not_reproduced():
     frames = claim_tables.base()
     cell = frames["cells"].loc[frames["cells"]["case"] == "adamw", "cell"].iloc[0]
-    heads, steps = frames["heads"].copy(), frames["steps"].copy()
+    heads, losses = frames["heads"].copy(), frames["evaluations"].copy()
     heads.loc[heads["cell"] == cell, list(tables.HEAD_MEASURES)] = float("nan")
-    steps.loc[steps["cell"] == cell, ["train_loss", "val_loss", "grad_norm", "update_norm"]] = float("nan")
-    astray = frames | {"heads": heads, "steps": steps}
+    losses.loc[losses["cell"] == cell, "val_loss"] = float("nan")
+    astray = frames | {"heads": heads, "evaluations": losses}
     for name in ("adamw-overlap", "adamw-best-loss"):
         row = found(name, astray)
         assert row.verdict == NOT_REPRODUCED

@@ -11,13 +11,13 @@ from settings import default_settings
 
 from attnid import claims, config, corpus, figures, metrics, style, tables
 from attnid.cli import lay_over
-from attnid.training import train
+from attnid.training import TABLES, train
 
 TINY: dict[str, Any] = {
     "model": {"d_model": 8, "n_heads": 2, "context": 8},
     "training": {
         "steps": 10, "warmup_steps": 2, "batch_size": 2, "measure_every": 2, "rebalance_every": 4,
-        "eval_batches": 1, "seeds": 2, "seeds_per_job": 2,
+        "eval_batches": 1, "evaluate_every": 10, "seeds": 2, "seeds_per_job": 2,
     },
     "groups": {
         "learning_rates": {"lr": [0.5, 0.25]},
@@ -27,7 +27,7 @@ TINY: dict[str, Any] = {
 }  # fmt: skip
 
 ODD: dict[str, dict[str, Any]] = {
-    "one step": {"training": {"steps": 1, "warmup_steps": 0, "measure_every": 1}},
+    "one step": {"training": {"steps": 1, "warmup_steps": 0, "measure_every": 1, "evaluate_every": 1}},
     "heads of width one": {"model": {"n_heads": 8}},
     "one head": {"model": {"n_heads": 1}},
     "two tokens": {"model": {"context": 2}},
@@ -59,7 +59,7 @@ def test_a_run_at_an_odd_size_reaches_its_verdicts(oddity: str, text: Path, tmp_
     seeds = range(chosen.training.seeds)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        written: dict[str, list[Path]] = {"steps": [], "heads": [], "rebalances": []}
+        written: dict[str, list[Path]] = {table.name: [] for table in TABLES}
         loaded = corpus.load(text, chosen.model.context)
         for name, cell in config.cells(chosen).items():
             for table, frame in train(cell, loaded, seeds, torch.device("cpu")).items():

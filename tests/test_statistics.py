@@ -112,6 +112,10 @@ def _steps(seeds: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def _losses(seeds: int) -> pd.DataFrame:
+    return _steps(seeds).assign(val_loss=1.0)[tables.EVALUATIONS.names]
+
+
 def test_per_seed_reduces_steps_layers_and_heads_to_one_number_a_run():
     heads = _heads({(0, 1, 0): 1.0, (0, 1, 1): 2.0, (0, 2, 0): 6.0, (1, 1, 0): 5.0, (1, 1, 1): inf})
     medians = per_seed(heads, "beta")
@@ -123,7 +127,7 @@ def test_per_seed_reduces_steps_layers_and_heads_to_one_number_a_run():
 def test_summary_by_hand():
     heads = _heads({(0, 1, 0): 1.0, (0, 1, 1): 3.0, (0, 1, 2): 8.0, (1, 1, 0): 3.0, (1, 1, 1): 5.0, (1, 1, 2): 10.0})
     rebalanced = heads.assign(phase="rebalanced", beta=0.0)
-    summary = statistics.summarise(_steps(2), pd.concat([heads, rebalanced], ignore_index=True))
+    summary = statistics.summarise(_steps(2), _losses(2), pd.concat([heads, rebalanced], ignore_index=True))
     row = summary[summary["measure"] == "beta"].iloc[0]
     assert (row["minimum"], row["median"], row["mean"], row["maximum"], row["seeds"]) == (2.0, 4.0, 5.0, 9.0, 2)
     interval = t_interval([3.0, 5.0])
@@ -132,8 +136,8 @@ def test_summary_by_hand():
 
 def test_summary_holds_every_measure_once_a_step_and_fits_its_table(tmp_path):
     heads = _heads({(seed, 1, head): 1.0 for seed in range(3) for head in range(2)})
-    summary = statistics.summarise(_steps(3), heads)
-    assert sorted(summary["measure"]) == sorted([*tables.HEAD_MEASURES, *statistics.STEP_MEASURES.values()])
+    summary = statistics.summarise(_steps(3), _losses(3), heads)
+    assert sorted(summary["measure"]) == sorted(["val_loss", *tables.HEAD_MEASURES, *statistics.STEP_MEASURES.values()])
     losses = summary[summary["measure"].isin(["val_loss", "model_update_norm"])]
     assert (losses[["minimum", "median", "mean", "maximum"]] == 1.0).all(axis=None)
     tables.write(tables.SUMMARY, summary, tmp_path / "summary.parquet")
@@ -143,7 +147,7 @@ def test_summary_holds_every_measure_once_a_step_and_fits_its_table(tmp_path):
 def test_summary_of_a_run_that_went_astray_is_missing_there_alone(tmp_path):
     heads = _heads({(0, 1, 0): 1.0, (1, 1, 0): 1.0, (0, 2, 0): 1.0, (1, 2, 0): 2.0})
     heads.loc[(heads["seed"] == 1) & (heads["step"] == 1), "beta"] = nan
-    summary = statistics.summarise(_steps(2), heads)
+    summary = statistics.summarise(_steps(2), _losses(2), heads)
     beta = summary[summary["measure"] == "beta"].set_index("step")
     assert beta.loc[1, ["minimum", "median", "mean", "maximum", "low", "high"]].isna().all()
     assert beta.loc[2, "median"] == 1.5
@@ -151,6 +155,6 @@ def test_summary_of_a_run_that_went_astray_is_missing_there_alone(tmp_path):
 
 
 def test_summary_of_one_seed_has_no_interval():
-    summary = statistics.summarise(_steps(1), _heads({(0, 1, 0): 1.0}))
+    summary = statistics.summarise(_steps(1), _losses(1), _heads({(0, 1, 0): 1.0}))
     assert summary[["low", "high"]].isna().all(axis=None)
     assert (summary["seeds"] == 1).all()

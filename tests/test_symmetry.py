@@ -8,13 +8,18 @@ from torch import Tensor
 
 from attnid.attention import attention, random_parameters, rotate, scores
 from attnid.layer import LayerSpec
+from attnid.measures import Pair
 from attnid.symmetry import (
+    apart,
     balance_pair,
     fold_value_bias,
-    rebalance_query_key,
+    rebalance,
     rotary_scaling,
+    side_by_side,
     transform_query_key,
     transform_value_output,
+    transport_query_key,
+    transport_value_output,
 )
 
 BIASES = ("query_bias", "key_bias", "value_bias", "output_bias")
@@ -152,7 +157,7 @@ def test_rebalancing_a_layer_keeps_its_function(
         key_bias=key_bias,
     )
     own = random_parameters(spec, torch.Generator().manual_seed(seed))
-    moved = rebalance_query_key(spec, own)
+    moved = rebalance(spec, own, "qk")
     x = normal(2, 6, 5, seed=seed)
     torch.testing.assert_close(scores(spec, moved, x), scores(spec, own, x), rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(moved["W_Q"] @ moved["W_Q"].mT, moved["W_K"] @ moved["W_K"].mT, rtol=1e-9, atol=1e-9)
@@ -167,7 +172,7 @@ def test_stacked_layers_are_transformed_each_as_alone() -> None:
         transform_query_key(spec, stacked, S),
         transform_value_output(spec, stacked, S),
         fold_value_bias(spec, stacked, shift),
-        rebalance_query_key(spec, stacked),
+        rebalance(spec, stacked, "qk"),
     ]
     for member in range(4):
         own = {name: tensor[member] for name, tensor in stacked.items()}
@@ -175,7 +180,7 @@ def test_stacked_layers_are_transformed_each_as_alone() -> None:
             transform_query_key(spec, own, S[member]),
             transform_value_output(spec, own, S[member]),
             fold_value_bias(spec, own, shift[member]),
-            rebalance_query_key(spec, own),
+            rebalance(spec, own, "qk"),
         ]
         for many, one in zip(together, alone, strict=True):
             for name in spec.parameter_shapes:
@@ -185,18 +190,70 @@ def test_stacked_layers_are_transformed_each_as_alone() -> None:
 def test_rebalancing_keeps_the_precision_of_the_weights() -> None:
     spec = LayerSpec.multi_head(8, 2, biases=True)
     own = {name: tensor.float() for name, tensor in random_parameters(spec, torch.Generator().manual_seed(1)).items()}
-    moved = rebalance_query_key(spec, own)
+    moved = rebalance(spec, own, "qk")
     assert {tensor.dtype for tensor in moved.values()} == {torch.float32}
     x = normal(2, 5, 8)
     exact = [{name: tensor.double() for name, tensor in weights.items()} for weights in (own, moved)]
     torch.testing.assert_close(attention(spec, exact[0], x), attention(spec, exact[1], x), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("change", [{"rotary_dim": 2}, {"n_kv_heads": 1}])
-def test_rebalancing_refuses_layers_with_a_smaller_gauge(change: dict[str, int]) -> None:
-    spec = LayerSpec.multi_head(4, 2).model_copy(update=change)
-    with pytest.raises(ValueError, match="no RoPE, as many key heads as query heads"):
-        rebalance_query_key(spec, random_parameters(spec, torch.Generator()))
+@settings(deadline=None, max_examples=25)
+@given(layers(d_model=6, qk_head_dim=4), st.sampled_from((0, 2, 4)), st.sampled_from(("qk", "qk-vo")), SEEDS)
+def test_rebalancing_any_layer_keeps_its_function_and_balances_what_its_gauge_reaches(
+    plain: LayerSpec, rotary_dim: int, sides: str, seed: int
+) -> None:
+    spec = plain.model_copy(update={"rotary_dim": rotary_dim})
+    own = random_parameters(spec, torch.Generator().manual_seed(seed))
+    moved = rebalance(spec, own, sides)
+    assert_same_function(spec, own, moved)
+    pair = Pair(side_by_side(moved["W_Q"], spec.n_kv_heads), moved["W_K"])
+    assert pair.imbalance(rotary_dim).abs().max() < 1e-8 * pair.squared_norm().max()
+    if sides == "qk":
+        assert torch.equal(moved["W_V"], own["W_V"])
+    else:
+        values = Pair(moved["W_V"], side_by_side(moved["W_O"].mT, spec.n_kv_heads))
+        assert values.imbalance().abs().max() < 1e-8 * values.squared_norm().max()
+
+
+@settings(deadline=None, max_examples=25)
+@given(st.integers(1, 3), st.integers(1, 3), st.integers(1, 4), SEEDS)
+def test_heads_side_by_side_come_apart_again(groups: int, shared: int, width: int, seed: int) -> None:
+    heads = normal(2, groups * shared, width, 5, seed=seed)
+    beside = side_by_side(heads, groups)
+    assert beside.shape == (2, groups, width, shared * 5)
+    assert torch.equal(apart(beside, groups * shared), heads)
+    grams = (heads @ heads.mT).unflatten(1, (groups, shared)).sum(2)
+    torch.testing.assert_close(beside @ beside.mT, grams)
+
+
+@settings(deadline=None, max_examples=25)
+@given(layers(value_bias=True, query_bias=True, key_bias=True), SEEDS)
+def test_moments_move_as_gradients_do(spec: LayerSpec, seed: int) -> None:
+    """The gradient at the moved weights is the transported gradient at the weights before."""
+    own = random_parameters(spec, torch.Generator().manual_seed(seed))
+    x, target = normal(2, 6, spec.d_model, seed=seed), normal(2, 6, spec.d_model, seed=seed + 1)
+
+    def gradient(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+        leaves = {name: tensor.clone().requires_grad_() for name, tensor in weights.items()}
+        (attention(spec, leaves, x) - target).square().sum().backward()
+        return {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}
+
+    S = invertible(spec.n_kv_heads, spec.qk_head_dim, seed)
+    V = invertible(spec.n_kv_heads, spec.v_head_dim, seed + 1)
+    moved = gradient(transform_value_output(spec, transform_query_key(spec, own, S), V))
+    transported = transport_value_output(spec, transport_query_key(spec, gradient(own), S, 1), V, 1)
+    for name, tensor in moved.items():
+        torch.testing.assert_close(transported[name], tensor, rtol=1e-8, atol=1e-8, msg=name)
+
+
+def test_squares_of_uncorrelated_gradients_move_by_the_squares_of_the_matrix() -> None:
+    spec = LayerSpec.multi_head(4, 2)
+    S = invertible(2, 2, 7)
+    draws = {name: normal(40_000, *shape, seed=len(name)) for name, shape in spec.parameter_shapes.items()}
+    of_moved = transport_query_key(spec, draws, S, 1)
+    moved = transport_query_key(spec, {name: tensor.square().mean(0) for name, tensor in draws.items()}, S, 2)
+    for name in ("W_Q", "W_K"):
+        torch.testing.assert_close(of_moved[name].square().mean(0), moved[name], rtol=0.05, atol=0)
 
 
 def test_rebalancing_refuses_heads_wider_than_the_model() -> None:

@@ -11,8 +11,9 @@ from attnid.config import Cell
 from attnid.corpus import Corpus
 from attnid.errors import UserError
 from attnid.gpt import generator, initial_parameters, logits, losses
+from attnid.head_measures import StepMeasures, weight_measures
 from attnid.optim import learning_rate
-from attnid.training import Progress, StepMeasures, architecture_of, choose_device, train, weight_measures
+from attnid.training import Progress, architecture_of, choose_device, train
 
 CPU = torch.device("cpu")
 TEXT = Corpus.of("The quick brown fox jumps over the lazy dog; the dog sleeps on. " * 40)
@@ -68,9 +69,9 @@ def test_training_is_a_plain_loop_with_torchs_own_parts() -> None:
 
 
 def test_a_seed_trains_the_same_alone_and_among_others() -> None:
-    settings = cell(dropout=0.2, rebalance="weights", rebalance_every=5)
+    settings = cell(dropout=0.2, rebalance="qk", rebalance_every=5)
     together, alone = train(settings, TEXT, [0, 1, 2], CPU), train(settings, TEXT, [1], CPU)
-    for name in ("steps", "heads", "rebalances"):
+    for name in ("steps", "evaluations", "heads", "rebalances"):
         among = together[name][together[name].seed == 1].reset_index(drop=True)
         numbers = among.select_dtypes("number").columns.difference(["output_error", *NOISE])
         assert np.allclose(among[numbers], alone[name][numbers], rtol=1e-6, atol=1e-12, equal_nan=True), name
@@ -92,7 +93,7 @@ def test_the_same_run_twice_gives_the_same_bytes() -> None:
 
 
 def test_rows_cover_every_measured_step_layer_head_and_seed(tmp_path: Path) -> None:
-    frames = train(cell(rebalance="weights", rebalance_every=5), TEXT, [0, 1], CPU)
+    frames = train(cell(rebalance="qk", rebalance_every=5), TEXT, [0, 1], CPU)
     steps = [1, 4, 5, 8, 10, 12]
     assert frames["steps"].groupby("seed").step.apply(list).tolist() == [steps, steps]
     assert len(heads_at(frames, 4)) == 2 * 2 * 2
@@ -109,7 +110,7 @@ def test_rows_cover_every_measured_step_layer_head_and_seed(tmp_path: Path) -> N
 
 
 def test_rebalancing_keeps_the_function_and_brings_beta_to_zero() -> None:
-    frames = train(cell(rebalance="weights", rebalance_every=5, steps=10), TEXT, [0, 1], CPU)
+    frames = train(cell(rebalance="qk", rebalance_every=5, steps=10), TEXT, [0, 1], CPU)
     before, after = heads_at(frames, 5), heads_at(frames, 5, "rebalanced")
     assert (before.beta > 1e-3).all()
     assert (after.beta < 1e-14).all()
@@ -123,7 +124,7 @@ def test_rebalancing_keeps_the_function_and_brings_beta_to_zero() -> None:
 def test_until_the_first_rebalancing_all_cases_are_the_same_run() -> None:
     plain, rebalanced, cleared = (
         train(cell(rebalance=kind, rebalance_every=8 if kind != "none" else 0), TEXT, [0], CPU)
-        for kind in ("none", "weights", "state")
+        for kind in ("none", "qk", "state")
     )
     for other in (rebalanced, cleared):
         pd.testing.assert_frame_equal(
@@ -160,7 +161,7 @@ def test_the_plain_gradient_never_points_along_the_augmented_gauge() -> None:
 
 
 def test_a_diverging_run_is_recorded_to_its_end() -> None:
-    settings = cell(optimizer="sgd", lr=1e30, lr_floor=1e30, grad_clip=1e30, rebalance="weights", rebalance_every=4)
+    settings = cell(optimizer="sgd", lr=1e30, lr_floor=1e30, grad_clip=1e30, rebalance="qk", rebalance_every=4)
     frames = train(settings, TEXT, [0], CPU)
     assert frames["steps"].step.tolist() == [1, 4, 8, 12]
     assert not np.isfinite(frames["steps"].train_loss.iloc[-1])
@@ -171,10 +172,11 @@ def test_measures_of_a_batch_of_heads_are_those_of_each_head() -> None:
     before = {name: t.detach() for name, t in initial_parameters(architecture, [0, 1], torch.float64, CPU).items()}
     draws = torch.Generator().manual_seed(1)
     after = {name: t + 0.1 * torch.randn(t.shape, generator=draws, dtype=t.dtype) for name, t in before.items()}
-    whole = StepMeasures(before).of_update(after) | weight_measures(after)
+    spec = architecture.layer
+    whole = StepMeasures(spec, before).of_update(after) | weight_measures(spec, after)
     one = {name: t[1:2, 1:2] for name, t in before.items() if name in architecture.layer.parameter_shapes}
     other = {name: after[name][1:2, 1:2] for name in one}
-    part = StepMeasures(one).of_update(other) | weight_measures(other)
+    part = StepMeasures(spec, one).of_update(other) | weight_measures(spec, other)
     for name, values in whole.items():
         assert torch.allclose(values[1, 1], part[name][0, 0], rtol=1e-9), name
 

@@ -29,7 +29,11 @@ Probability = Annotated[Float, Field(ge=0, lt=1)]
 Positive = Annotated[Float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[Float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=40)]
-Precision = Literal["float32", "float64"]
+Precision = Literal["float32", "float64", "bfloat16"]
+Optimizer = Literal["sgd", "sign-sgd", "adam", "adamw", "muon"]
+Sides = Literal["none", "qk", "qk-vo"]
+Rebalance = Literal["none", "qk", "qk-vo", "state"]
+Moments = Literal["clear", "keep", "transport"]
 Device = Literal["auto", "cpu", "cuda"]
 
 
@@ -49,6 +53,10 @@ class Model(Section):
         description="tokens in a training sequence; one token alone has nothing to attend to"
     )
     dropout: Probability = Field(description="dropout probability")
+    n_kv_heads: PositiveInt | None = Field(
+        default=None, description="key/value heads (G); must divide the heads; without it, one for every head"
+    )
+    rope: bool = Field(default=False, description="rotary positions in place of learned ones")
 
 
 class Training(Section):
@@ -62,12 +70,23 @@ class Training(Section):
         description="learning rate at the end of the cosine, as a fraction of its peak, where a case sets no lr_floor"
     )
     batch_size: PositiveInt = Field(description="sequences in a batch")
-    grad_clip: Positive = Field(description="largest norm of the whole gradient; a longer one is scaled down to it")
+    decay_steps: PositiveInt | None = Field(
+        default=None,
+        description="step at which the cosine ends; without it, the last one. A run with more steps and the same "
+        "decay_steps continues from the shorter one's checkpoint",
+    )
+    grad_clip: NonNegative = Field(
+        description="largest norm of the whole gradient; a longer one is scaled down to it; 0 for no clipping"
+    )
     adam_betas: tuple[Probability, Probability] = Field(description="decay rates of Adam's two moments")
     rebalance_every: PositiveInt = Field(description="steps between rebalancings, for the cases that rebalance")
     measure_every: PositiveInt = Field(description="steps between measurements; the first step is always measured")
+    evaluate_every: PositiveInt = Field(description="steps between validations; a multiple of measure_every")
     eval_batches: PositiveInt = Field(description="fixed validation batches behind every validation loss")
-    precision: Precision = Field(description="floating-point format of the weights")
+    precision: Precision = Field(
+        description="floating-point format; bfloat16 is that of the forward and backward pass, with float32 weights"
+    )
+    compile: bool = Field(default=False, description="compile the forward and backward pass (torch.compile)")
     seeds: PositiveInt = Field(description="runs of every cell: seeds 0 to seeds - 1")
     seeds_per_job: PositiveInt = Field(description="seeds trained side by side by one job")
 
@@ -75,17 +94,46 @@ class Training(Section):
 class Case(Section):
     """An optimiser and what is done to it."""
 
-    optimizer: Literal["sgd", "adamw"] = Field(description="sgd (plain, no momentum) or adamw")
+    optimizer: Optimizer = Field(description="optimiser; sgd and sign-sgd are plain where momentum is 0")
     lr: Positive = Field(description="peak learning rate")
     weight_decay: NonNegative = Field(default=0.0, description="weight decay, on matrices only")
+    momentum: Probability = Field(default=0.0, description="momentum of sgd, sign-sgd and muon")
     lr_floor: NonNegative | None = Field(
         default=None, description="learning rate at the end of the cosine; without it, lr x lr_floor_fraction"
     )
-    rebalance: Literal["none", "weights", "state"] = Field(
-        default="none",
-        description="every rebalance_every steps: nothing; rebalance the weights and clear the optimiser's state; or "
-        "clear the state alone (control)",
+    grad_clip: NonNegative | None = Field(default=None, description="without it, the training's own")
+    adam_betas: tuple[Probability, Probability] | None = Field(
+        default=None, description="without it, the training's own"
     )
+    rebalance: Rebalance = Field(
+        default="none",
+        description="every rebalance_every steps: nothing; rebalance query/key weights, or these and value/output "
+        "weights; or only clear the optimiser's state (control)",
+    )
+    moments: Moments = Field(
+        default="clear", description="the optimiser's state at a rebalancing: cleared, kept, or moved with the weights"
+    )
+    rebalance_every: PositiveInt | None = Field(default=None, description="without it, the training's own")
+    project: Sides = Field(
+        default="none",
+        description="take the part along unidentified directions out of every step: of query/key weights, or of these "
+        "and value/output weights",
+    )
+
+    def complaints(self) -> Iterable[tuple[str, str]]:
+        """Keys that contradict others of the case, with what is wrong."""
+        if self.lr_floor is not None and self.lr_floor > self.lr:
+            yield "lr_floor", f"must be at most its lr = {self.lr}, not {self.lr_floor}"
+        if self.momentum and self.optimizer in ("adam", "adamw"):
+            yield "momentum", f"is for sgd, sign-sgd and muon; {self.optimizer} has adam_betas"
+        if self.adam_betas and self.optimizer in ("sgd", "sign-sgd"):
+            yield "adam_betas", f"is for adam, adamw and muon; {self.optimizer} has momentum"
+        if self.rebalance in ("none", "state") and self.moments != "clear":
+            yield "moments", f"is for cases that rebalance weights; rebalance is {self.rebalance}"
+        if self.optimizer == "muon" and self.moments == "transport":
+            yield "moments", "cannot be 'transport' for muon, whose matrices have no moments head by head"
+        if self.rebalance == "none" and self.rebalance_every:
+            yield "rebalance_every", "is for cases that rebalance; rebalance is none"
 
 
 class Group(Section):
@@ -94,7 +142,12 @@ class Group(Section):
     cases: Annotated[list[Name], Field(min_length=1)] = Field(description="names of cases")
     lr: list[Positive] | None = Field(default=None, description="peak learning rates; without it, the case's own")
     n_heads: list[PositiveInt] | None = Field(default=None, description="head counts; without it, the model's own")
+    n_kv_heads: list[PositiveInt] | None = Field(default=None, description="key/value heads; without it, the model's")
+    rope: list[bool] | None = Field(default=None, description="rotary positions or not; without it, the model's own")
     precision: list[Precision] | None = Field(default=None, description="formats; without it, the training's own")
+    rebalance_every: list[PositiveInt] | None = Field(
+        default=None, description="steps between rebalancings; without it, the case's own"
+    )
 
 
 class Analysis(Section):
@@ -128,80 +181,140 @@ class Config(Section):
         if not corpus.exists(self.corpus):
             yield f"corpus must be {corpus.allowed()}; {self.corpus!r} is none of these"
         yield from _not_dividing("model.n_heads", [model.n_heads], "model.d_model", model.d_model)
-        if training.warmup_steps >= training.steps:
+        yield from self._training_complaints(training)
+        for name, case in self.cases.items():
+            for key, complaint in case.complaints():
+                yield f"cases.{name}.{key} {complaint}"
+        for name, group in self.groups.items():
+            yield from self._group_complaints(f"groups.{name}", group)
+        analysis = self.analysis
+        yield from _not_dividing("analysis.head_counts", analysis.head_counts, "analysis.d_model", analysis.d_model)
+
+    def _training_complaints(self, training: Training) -> Iterable[str]:
+        decay_steps = training.decay_steps or training.steps
+        if training.warmup_steps >= decay_steps:
+            key = "decay_steps" if training.decay_steps else "steps"
+            yield f"training.warmup_steps must be less than training.{key} = {decay_steps}, not {training.warmup_steps}"
+        for key in ("measure_every", "evaluate_every"):
+            if getattr(training, key) > training.steps:
+                yield f"training.{key} must be at most training.steps = {training.steps}, not {getattr(training, key)}"
+        if training.evaluate_every % training.measure_every:
             yield (
-                f"training.warmup_steps must be less than training.steps = {training.steps}, "
-                f"not {training.warmup_steps}"
-            )
-        if training.measure_every > training.steps:
-            yield (
-                f"training.measure_every must be at most training.steps = {training.steps}, "
-                f"not {training.measure_every}"
+                f"training.evaluate_every must be a multiple of training.measure_every = {training.measure_every}, "
+                f"not {training.evaluate_every}"
             )
         if training.seeds_per_job > training.seeds:
             yield (
                 f"training.seeds_per_job must be at most training.seeds = {training.seeds}, "
                 f"not {training.seeds_per_job}"
             )
-        for name, case in self.cases.items():
-            if case.lr_floor is not None and case.lr_floor > case.lr:
-                yield f"cases.{name}.lr_floor must be at most its lr = {case.lr}, not {case.lr_floor}"
-        for name, group in self.groups.items():
-            unknown = [wanted for wanted in group.cases if wanted not in self.cases]
-            if unknown:
-                yield f"groups.{name}.cases names {unknown[0]!r}, which is none of the cases {', '.join(self.cases)}"
-            yield from _not_dividing(f"groups.{name}.n_heads", group.n_heads or [], "model.d_model", model.d_model)
-            for wanted in group.cases:
-                floor = self.cases[wanted].lr_floor if wanted in self.cases else None
-                if floor is not None and group.lr and floor > min(group.lr):
-                    yield f"groups.{name}.lr must be at least cases.{wanted}.lr_floor = {floor}, not {min(group.lr)}"
-        analysis = self.analysis
-        yield from _not_dividing("analysis.head_counts", analysis.head_counts, "analysis.d_model", analysis.d_model)
+
+    def _group_complaints(self, where: str, group: Group) -> Iterable[str]:
+        model = self.model
+        for wanted in group.cases:
+            if wanted not in self.cases:
+                yield f"{where}.cases names {wanted!r}, which is none of the cases {', '.join(self.cases)}"
+                return
+            case = self.cases[wanted]
+            if case.lr_floor is not None and group.lr and case.lr_floor > min(group.lr):
+                yield f"{where}.lr must be at least cases.{wanted}.lr_floor = {case.lr_floor}, not {min(group.lr)}"
+            if group.rebalance_every and case.rebalance == "none":
+                yield f"{where}.rebalance_every is for cases that rebalance; cases.{wanted}.rebalance is none"
+        yield from _not_dividing(f"{where}.n_heads", group.n_heads or [], "model.d_model", model.d_model)
+        kv_heads = group.n_kv_heads or ([model.n_kv_heads] if model.n_kv_heads else [])
+        for heads in group.n_heads or [model.n_heads]:
+            key = f"{where}.n_kv_heads" if group.n_kv_heads else "model.n_kv_heads"
+            yield from _not_dividing(key, kv_heads, "the head count", heads)
+            if (model.rope or (group.rope and True in group.rope)) and model.d_model // heads % 2:
+                yield (
+                    f"{where}: rope needs an even head width, and model.d_model = {model.d_model} with {heads} heads "
+                    f"has {model.d_model // heads}"
+                )
 
 
 class Cell(Section):
-    """The settings of one training cell: all that changes its numbers, except the seed."""
+    """The settings of one training cell: all that changes its numbers, except the seed.
+
+    Its name holds a hash of what differs from the defaults here, so that a setting added later renames no cell.
+    """
 
     case: str
-    optimizer: Literal["sgd", "adamw"]
+    optimizer: Optimizer
     lr: float
     lr_floor: float
     weight_decay: float
-    rebalance: Literal["none", "weights", "state"]
+    momentum: float = 0.0
+    rebalance: Rebalance
     rebalance_every: int
+    moments: Moments = "clear"
+    project: Sides = "none"
     precision: Precision
+    compile: bool = False
     corpus: str
     n_layers: int
     d_model: int
     n_heads: int
+    n_kv_heads: int
+    rope: bool = False
     context: int
     dropout: float
     steps: int
     warmup_steps: int
+    decay_steps: int
     batch_size: int
     grad_clip: float
     adam_betas: tuple[float, float]
     measure_every: int
+    evaluate_every: int
     eval_batches: int
 
     @property
     def layer(self) -> LayerSpec:
         """The attention layer of the cell's model."""
-        return LayerSpec.multi_head(self.d_model, self.n_heads, biases=True)
+        width = self.d_model // self.n_heads
+        return LayerSpec(
+            d_model=self.d_model,
+            n_heads=self.n_heads,
+            n_kv_heads=self.n_kv_heads,
+            qk_head_dim=width,
+            v_head_dim=width,
+            rotary_dim=width if self.rope else 0,
+            query_bias=True,
+            key_bias=True,
+            value_bias=True,
+            output_bias=True,
+            causal=True,
+        )
 
     @property
     def hash(self) -> str:
         """Six digits that change with any setting but the case's name."""
-        settings = self.model_dump(mode="json", exclude={"case"})
-        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:6]
+        return self._digest("case")[:6]
+
+    @property
+    def lineage(self) -> str:
+        """What cells share that are the same run up to the last step of the shorter one."""
+        return self._digest("case", "steps")[:16]
 
     @property
     def id(self) -> str:
         """Readable name: case, what a group may vary, and the hash."""
         parts = [self.case, f"lr{self.lr:g}".replace("+", ""), f"h{self.n_heads}"]
+        if self.n_kv_heads != self.n_heads:
+            parts.append(f"kv{self.n_kv_heads}")
+        if self.rope:
+            parts.append("rope")
         if self.precision != "float32":
             parts.append(self.precision)
         return "_".join([*parts, self.hash])
+
+    def _digest(self, *excluded: str) -> str:
+        settings = self.model_dump(mode="json", exclude=set(excluded), exclude_defaults=True)
+        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+
+
+VARIED = ("lr", "n_heads", "n_kv_heads", "rope", "precision", "rebalance_every")
+"""Settings that a group may vary; all others are the same in every cell of a case."""
 
 
 def parse(settings: Mapping[str, Any]) -> Config:
@@ -241,43 +354,26 @@ def seed_blocks(seeds: int, per_job: int, trained: Iterable[tuple[int, int]] = (
 
 
 def _group_cells(config: Config, group: Group) -> Iterable[Cell]:
+    axes: dict[str, list[Any]] = {axis: values for axis in VARIED if (values := getattr(group, axis))}
     for name in group.cases:
-        case = config.cases[name]
-        for lr, n_heads, precision in itertools.product(
-            group.lr or [case.lr],
-            group.n_heads or [config.model.n_heads],
-            group.precision or [config.training.precision],
-        ):
-            yield _cell(config, name, lr, n_heads, precision)
+        for values in itertools.product(*axes.values()):
+            yield _cell(config, name, dict(zip(axes, values, strict=True)))
 
 
-def _cell(config: Config, name: str, lr: float, n_heads: int, precision: Precision) -> Cell:
+def _cell(config: Config, name: str, varied: dict[str, Any]) -> Cell:
+    """A case, with what the group varies in place of the case's, the model's and the training's own settings."""
     case, model, training = config.cases[name], config.model, config.training
-    rebalances = case.rebalance != "none"
-    return Cell(
-        case=name,
-        optimizer=case.optimizer,
-        lr=lr,
-        lr_floor=lr * training.lr_floor_fraction if case.lr_floor is None else case.lr_floor,
-        weight_decay=case.weight_decay,
-        rebalance=case.rebalance,
-        rebalance_every=training.rebalance_every if rebalances else 0,
-        precision=precision,
-        corpus=corpus.label(config.corpus),
-        n_heads=n_heads,
-        **model.model_dump(exclude={"n_heads"}),
-        **training.model_dump(
-            include={
-                "steps",
-                "warmup_steps",
-                "batch_size",
-                "grad_clip",
-                "adam_betas",
-                "measure_every",
-                "eval_batches",
-            }
-        ),
-    )
+    settings = model.model_dump() | training.model_dump() | case.model_dump(exclude_none=True) | varied
+    floor = settings["lr"] * training.lr_floor_fraction if case.lr_floor is None else case.lr_floor
+    derived = {
+        "case": name,
+        "corpus": corpus.label(config.corpus),
+        "lr_floor": floor,
+        "n_kv_heads": settings["n_kv_heads"] or settings["n_heads"],
+        "decay_steps": training.decay_steps or training.steps,
+        "rebalance_every": settings["rebalance_every"] if case.rebalance != "none" else 0,
+    }
+    return Cell.model_validate({key: value for key, value in (settings | derived).items() if key in Cell.model_fields})
 
 
 def _not_dividing(key: str, counts: list[int], width_key: str, width: int) -> Iterable[str]:

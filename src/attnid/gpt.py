@@ -48,11 +48,11 @@ class Architecture:
 
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Shapes of one member's parameters; the output projection is the token embedding."""
+        """Shapes of one member's parameters; the output projection is the token embedding, RoPE needs no other one."""
         E = self.layer.d_model
         return {
             "token_embedding": (self.vocabulary_size, E),
-            "position_embedding": (self.context, E),
+            **({} if self.layer.rotary_dim else {"position_embedding": (self.context, E)}),
             **{name: (self.n_layers, *shape) for name, shape in self.block_shapes.items()},
             "final_norm_weight": (E,),
             "final_norm_bias": (E,),
@@ -126,7 +126,7 @@ def logits(
         tokens: character numbers, shape (M, B, L), L at most the context.
         dropout: applied where nanoGPT applies it.
     """
-    x = dropout(_embed(parameters["token_embedding"], tokens) + _per_member(parameters["position_embedding"], tokens))
+    x = dropout(_embed(parameters, tokens))
     for block in _blocks(architecture, parameters):
         normed = _norm(x, block["attention_norm_weight"], block["attention_norm_bias"])
         x = x + dropout(attention(architecture.layer, block, normed, dropout))
@@ -144,7 +144,7 @@ def losses(scores: Tensor, targets: Tensor) -> Tensor:
 
 def attention_inputs(architecture: Architecture, parameters: dict[str, Tensor], tokens: Tensor) -> list[Tensor]:
     """What each attention layer sees for a batch, without dropout: a list over layers of (M, B, L, E)."""
-    x = _embed(parameters["token_embedding"], tokens) + _per_member(parameters["position_embedding"], tokens)
+    x = _embed(parameters, tokens)
     inputs = []
     for block in _blocks(architecture, parameters):
         inputs.append(_norm(x, block["attention_norm_weight"], block["attention_norm_bias"]))
@@ -159,14 +159,14 @@ def _blocks(architecture: Architecture, parameters: dict[str, Tensor]) -> list[d
     return [{name: tensors[layer] for name, tensors in layers.items()} for layer in range(architecture.n_layers)]
 
 
-def _embed(table: Tensor, tokens: Tensor) -> Tensor:
+def _embed(parameters: dict[str, Tensor], tokens: Tensor) -> Tensor:
+    table = parameters["token_embedding"]
     members, size, width = table.shape
     offsets = torch.arange(0, members * size, size, device=tokens.device).view(-1, 1, 1)
-    return F.embedding(tokens + offsets, table.view(members * size, width))
-
-
-def _per_member(positions: Tensor, tokens: Tensor) -> Tensor:
-    return positions[:, None, : tokens.shape[-1]]
+    embedded = F.embedding(tokens + offsets, table.view(members * size, width))
+    if "position_embedding" not in parameters:
+        return embedded
+    return embedded + parameters["position_embedding"][:, None, : tokens.shape[-1]]
 
 
 def _norm(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:

@@ -7,15 +7,15 @@ import pandas as pd
 
 from attnid import statistics, tables
 from attnid.config import Cell
-from attnid.measures import random_step_null
+from attnid.measures import random_step_nulls
 
 
 def collect(groups: Mapping[str, Sequence[Cell]], blocks: Mapping[str, Sequence[Path]]) -> dict[str, pd.DataFrame]:
-    """The tables cells, groups, steps, heads, rebalances and summary.
+    """The tables cells, groups, steps, evaluations, heads, rebalances and summary.
 
     Args:
         groups: the cells of every group.
-        blocks: for steps, heads and rebalances, the files of all training jobs.
+        blocks: for the tables of training, the files of all training jobs.
     """
     frames = {name: tables.read_all(tables.BY_NAME[name], paths) for name, paths in blocks.items()}
     members = {cell.id: cell for cells in groups.values() for cell in cells}
@@ -25,18 +25,20 @@ def collect(groups: Mapping[str, Sequence[Cell]], blocks: Mapping[str, Sequence[
             [{"group": group, "cell": cell.id} for group, cells in groups.items() for cell in cells]
         ),
         **frames,
-        "summary": statistics.summarise(frames["steps"], frames["heads"]),
+        "summary": statistics.summarise(frames["steps"], frames["evaluations"], frames["heads"]),
     }
 
 
 def cell_row(cell: Cell) -> dict[str, object]:
     """A cell's row of the table of cells: its settings, and the null of a random step in its layers."""
-    null = random_step_null(cell.layer)
+    nulls = random_step_nulls(cell.layer)
     known = {name: value for name, value in cell.model_dump().items() if name in tables.CELLS.names}
     return known | {
         "cell": cell.id,
         "qk_head_dim": cell.layer.qk_head_dim,
-        "rho_null_mean": null.mean,
-        "rho_null_low": null.low,
-        "rho_null_high": null.high,
+        "rotary_dim": cell.layer.rotary_dim,
+        **{f"rho_null_{name}": value for name, value in nulls["qk"]._asdict().items()},
+        **{f"rho_vo_null_{name}": value for name, value in nulls["vo"]._asdict().items()},
+        "rho_scaling_null_mean": nulls["qk_scaling"].mean,
+        "rho_rotation_null_mean": nulls["qk_rotation"].mean,
     }

@@ -20,6 +20,11 @@ def block(cell: str, first: int, last: int) -> Path:
     return RESULTS / "training" / cell / f"seeds-{first}-{last}"
 
 
+def checkpoints(lineage: str, first: int, last: int) -> Path:
+    """Directory of the checkpoints of seeds first to last of all cells that differ in their number of steps alone."""
+    return RESULTS / "checkpoints" / lineage / f"seeds-{first}-{last}"
+
+
 def metrics(name: str) -> Path:
     """A table over all cells."""
     return RESULTS / "metrics" / f"{name}.parquet"

@@ -1,8 +1,10 @@
 """What a result was made with: versions, device, threads, commit."""
 
+import hashlib
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from importlib import metadata
 from pathlib import Path
 
@@ -18,6 +20,14 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             found[name] = "not installed"
     return found
+
+
+def digest(files: Iterable[str | Path]) -> str:
+    """A hash of what these files hold, in this order."""
+    together = hashlib.sha256()
+    for file in files:
+        together.update(hashlib.sha256(Path(file).read_bytes()).digest())
+    return together.hexdigest()
 
 
 def commit() -> str:

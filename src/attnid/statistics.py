@@ -20,7 +20,6 @@ CONFIDENCE = 0.95
 STEP_MEASURES = {
     "lr": "lr",
     "train_loss": "train_loss",
-    "val_loss": "val_loss",
     "grad_norm": "grad_norm",
     "update_norm": "model_update_norm",
 }
@@ -132,13 +131,16 @@ def reduce_groups(
     return reduced
 
 
-def summarise(steps: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
-    """The table summary: every measure of the tables steps and heads (phase `step`), over layers and heads, then seeds.
+def summarise(steps: pd.DataFrame, evaluations: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
+    """The table summary: every measure of the tables steps, evaluations and heads (phase `step`).
+
+    Reduced over layers and heads, then over seeds.
 
     A measure that is missing or not finite in a run is missing in the summary of that step.
     """
     head_rows = heads[heads["phase"] == PHASE_STEP]
     parts = [_summarise_measure(steps, column, name) for column, name in STEP_MEASURES.items()]
+    parts += [_summarise_measure(evaluations, "val_loss", "val_loss")]
     parts += [_summarise_measure(head_rows, column, column) for column in HEAD_MEASURES]
     return pd.concat(parts, ignore_index=True)[SUMMARY.names]
 

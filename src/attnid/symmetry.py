@@ -20,26 +20,29 @@ def transform_query_key(spec: LayerSpec, parameters: Parameters, S: Tensor) -> d
         S: invertible, shape P + (G, D, D), one for each key/value group. Under RoPE the function is unchanged only
             if every S commutes with the rotations.
     """
-    inverse_transpose = torch.linalg.inv(S).mT
-    S_heads = S.repeat_interleave(spec.heads_per_group, dim=-3)
-    moved = dict(parameters)
-    moved["W_Q"] = S_heads @ parameters["W_Q"]
-    moved["W_K"] = inverse_transpose @ parameters["W_K"]
-    if spec.query_bias:
-        moved["b_Q"] = _times(S_heads, parameters["b_Q"])
-    if spec.key_bias:
-        moved["b_K"] = _times(inverse_transpose, parameters["b_K"])
-    return moved
+    return _move_query_key(spec, parameters, S, torch.linalg.inv(S).mT)
 
 
 def transform_value_output(spec: LayerSpec, parameters: Parameters, S: Tensor) -> dict[str, Tensor]:
     """Move values by S, shape P + (G, C, C), and outputs by its inverse (section 4.5)."""
-    moved = dict(parameters)
-    moved["W_V"] = S @ parameters["W_V"]
-    moved["W_O"] = parameters["W_O"] @ torch.linalg.inv(S).repeat_interleave(spec.heads_per_group, dim=-3)
-    if spec.value_bias:
-        moved["b_V"] = _times(S, parameters["b_V"])
-    return moved
+    return _move_value_output(spec, parameters, S, torch.linalg.inv(S).mT)
+
+
+def transport_query_key(spec: LayerSpec, moments: Parameters, S: Tensor, power: int) -> dict[str, Tensor]:
+    """Move an optimiser's moments of a layer's gradient along with `transform_query_key`.
+
+    A gradient moves by the inverse transpose of what moves its weights, and so does a mean of gradients (power 1). A
+    mean of squares (power 2) moves by the squares of the matrix's entries: exact where the entries of the gradient
+    that are mixed do not correlate, for no rule in the squares alone is exact.
+    """
+    inverse_transpose = torch.linalg.inv(S).mT
+    return _move_query_key(spec, moments, inverse_transpose**power, S**power)
+
+
+def transport_value_output(spec: LayerSpec, moments: Parameters, S: Tensor, power: int) -> dict[str, Tensor]:
+    """The same along with `transform_value_output`."""
+    inverse_transpose = torch.linalg.inv(S).mT
+    return _move_value_output(spec, moments, inverse_transpose**power, S**power)
 
 
 def fold_value_bias(spec: LayerSpec, parameters: Parameters, shift: Tensor) -> dict[str, Tensor]:
@@ -81,15 +84,14 @@ def balance_pair(W_Q: Tensor, W_K: Tensor) -> Balanced:
     matrix common to both that brings the result closest to the weights before (Procrustes).
 
     Args:
-        W_Q, W_K: shape P + (D, E), D <= E, of full rank.
+        W_Q, W_K: shape P + (D, N), D <= N, of full rank; N may differ.
 
     Returns:
         S W_Q, S^-T W_K and S: the same scores, and (S W_Q)(S W_Q)^T = (S^-T W_K)(S^-T W_K)^T.
     """
-    if W_Q.shape[-2] > W_Q.shape[-1]:
-        raise ValueError(
-            f"a head of width {W_Q.shape[-2]} above the model's width {W_Q.shape[-1]} is of deficient rank"
-        )
+    narrower = min(W_Q.shape[-1], W_K.shape[-1])
+    if W_Q.shape[-2] > narrower:
+        raise ValueError(f"a head of width {W_Q.shape[-2]} above the model's width {narrower} is of deficient rank")
     basis_q, R_Q = torch.linalg.qr(W_Q.mT)
     basis_k, R_K = torch.linalg.qr(W_K.mT)
     U, sigma, Vh = torch.linalg.svd(R_K @ R_Q.mT)
@@ -102,21 +104,79 @@ def balance_pair(W_Q: Tensor, W_K: Tensor) -> Balanced:
     return Balanced(Z @ balanced_q, Z @ balanced_k, S)
 
 
-def rebalance_query_key(spec: LayerSpec, parameters: Parameters) -> dict[str, Tensor]:
-    """Rebalance every head of a plain multi-head layer, biases moved along: the function stays as it is.
+def balance_query_key(spec: LayerSpec, parameters: Parameters) -> Tensor:
+    """The S of `transform_query_key` that rebalances every head, float64, shape P + (G, D, D).
+
+    After it the Gram matrices of a group's queries, added up, and of its keys are equal; of dimensions that RoPE
+    rotates, where S is a number a plane, the lengths of both in every plane.
+    """
+    groups, rotary = spec.n_kv_heads, spec.rotary_dim
+    W_Q = side_by_side(parameters["W_Q"].double(), groups)
+    W_K = parameters["W_K"].double()
+    if rotary == 0:
+        return balance_pair(W_Q, W_K).S
+    S = torch.zeros(*W_K.shape[:-1], spec.qk_head_dim, dtype=W_K.dtype, device=W_K.device)
+    lengths = (W[..., :rotary, :].unflatten(-2, (-1, 2)).flatten(-2).norm(dim=-1) for W in (W_K, W_Q))
+    scale = torch.div(*lengths).sqrt()
+    S[..., :rotary, :rotary] = rotary_scaling(scale, torch.zeros_like(scale))
+    if rotary < spec.qk_head_dim:
+        S[..., rotary:, rotary:] = balance_pair(W_Q[..., rotary:, :], W_K[..., rotary:, :]).S
+    return S
+
+
+def balance_value_output(spec: LayerSpec, parameters: Parameters) -> Tensor:
+    """The S of `transform_value_output` that makes both Gram matrices of every group equal, shape P + (G, C, C)."""
+    W_O = side_by_side(parameters["W_O"].double().mT, spec.n_kv_heads)
+    return balance_pair(parameters["W_V"].double(), W_O).S
+
+
+def rebalance(spec: LayerSpec, parameters: Parameters, sides: str) -> dict[str, Tensor]:
+    """Rebalance every head of a layer, biases moved along: the function stays as it is.
 
     Computed in float64 and returned in the parameters' own precision.
-    Raises ValueError for RoPE and for grouped heads, whose gauge is smaller.
+
+    Args:
+        sides: `qk` for queries and keys, `qk-vo` for values and outputs as well.
     """
-    if spec.rotary_dim or spec.heads_per_group > 1:
-        raise ValueError("rebalancing needs a plain multi-head layer: no RoPE, as many key heads as query heads")
-    W_Q, W_K, S = balance_pair(parameters["W_Q"].double(), parameters["W_K"].double())
-    moved = dict(parameters) | {"W_Q": W_Q, "W_K": W_K}
-    if spec.query_bias:
-        moved["b_Q"] = _times(S, parameters["b_Q"].double())
-    if spec.key_bias:
-        moved["b_K"] = torch.linalg.solve(S.mT, parameters["b_K"].double())
+    moved = {name: tensor.double() for name, tensor in parameters.items()}
+    moved = transform_query_key(spec, moved, balance_query_key(spec, moved))
+    if sides == "qk-vo":
+        moved = transform_value_output(spec, moved, balance_value_output(spec, moved))
     return {name: tensor.to(parameters[name].dtype) for name, tensor in moved.items()}
+
+
+def side_by_side(heads: Tensor, groups: int) -> Tensor:
+    """The heads of each group beside each other: P + (H, D, N) gives P + (G, D, H/G N)."""
+    beside: Tensor = heads.unflatten(-3, (groups, -1)).transpose(-3, -2).flatten(-2)
+    return beside
+
+
+def apart(groups: Tensor, heads: int) -> Tensor:
+    """The inverse of `side_by_side`: P + (G, D, H/G N) gives P + (H, D, N)."""
+    single: Tensor = groups.unflatten(-1, (heads // groups.shape[-3], -1)).transpose(-3, -2).flatten(-4, -3)
+    return single
+
+
+def _move_query_key(spec: LayerSpec, parameters: Parameters, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+    query_heads = query.repeat_interleave(spec.heads_per_group, dim=-3)
+    moved = dict(parameters)
+    moved["W_Q"] = query_heads @ parameters["W_Q"]
+    moved["W_K"] = key @ parameters["W_K"]
+    if spec.query_bias:
+        moved["b_Q"] = _times(query_heads, parameters["b_Q"])
+    if spec.key_bias:
+        moved["b_K"] = _times(key, parameters["b_K"])
+    return moved
+
+
+def _move_value_output(spec: LayerSpec, parameters: Parameters, value: Tensor, output: Tensor) -> dict[str, Tensor]:
+    """Values move by `value`, the transposes of the output weights by `output`."""
+    moved = dict(parameters)
+    moved["W_V"] = value @ parameters["W_V"]
+    moved["W_O"] = parameters["W_O"] @ output.repeat_interleave(spec.heads_per_group, dim=-3).mT
+    if spec.value_bias:
+        moved["b_V"] = _times(value, parameters["b_V"])
+    return moved
 
 
 def _times(matrix: Tensor, vector: Tensor) -> Tensor:

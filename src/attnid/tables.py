@@ -357,8 +357,10 @@ CELLS = Table(
         *_texts(
             cell="readable name with a hash of the settings",
             case="name of the case",
-            optimizer="sgd or adamw",
-            rebalance="what happens every rebalance_every steps: none, weights (and state cleared) or state (cleared)",
+            optimizer="sgd, sign-sgd, adam, adamw or muon",
+            rebalance="what is rebalanced every rebalance_every steps: none, qk, qk-vo; or state (only cleared)",
+            moments="the optimiser's state at a rebalancing: clear, keep or transport",
+            project="weights whose steps lose their part along unidentified directions: none, qk or qk-vo",
             precision="float32, bfloat16 or float64",
             corpus="name of the corpus",
         ),
@@ -366,6 +368,8 @@ CELLS = Table(
             lr="peak learning rate",
             lr_floor="learning rate at the end of the cosine",
             weight_decay="weight decay of the matrices",
+            momentum="momentum of sgd, sign-sgd and muon",
+            grad_clip="largest norm of the whole gradient; 0 for no clipping",
             dropout="dropout probability",
         ),
         *_ints(
@@ -373,17 +377,25 @@ CELLS = Table(
             n_layers="layers",
             d_model="width (E)",
             n_heads="heads (H)",
+            n_kv_heads="key/value heads (G)",
             qk_head_dim="width of a head (D = C = E/H)",
+            rotary_dim="dimensions of a query/key head that RoPE rotates",
             context="tokens in a sequence (L)",
             batch_size="sequences in a batch",
             steps="optimiser steps",
         ),
         *_floats(
-            rho_null_mean="mean of rho for a random (isotropic) step, D/(2E) = 1/(2H)",
-            rho_null_low="2.5 % quantile of rho for a random step",
-            rho_null_high="97.5 % quantile of rho for a random step",
+            rho_null_mean="mean of rho_qk for a random (isotropic) step; 1/(2H) in plain multi-head attention",
+            rho_null_low="2.5 % quantile of rho_qk for a random step",
+            rho_null_high="97.5 % quantile of rho_qk for a random step",
+            rho_vo_null_mean="mean of rho_vo for a random step",
+            rho_vo_null_low="2.5 % quantile of rho_vo for a random step",
+            rho_vo_null_high="97.5 % quantile of rho_vo for a random step",
+            rho_scaling_null_mean="mean of rho_qk_scaling for a random step",
+            rho_rotation_null_mean="mean of rho_qk_rotation for a random step",
         ),
     ),
+    version=2,
 )
 
 GROUPS = Table(
@@ -402,28 +414,37 @@ STEPS = Table(
         *_floats(
             lr="learning rate of the step",
             train_loss="loss of the step's batch before the step, nats a character",
-            val_loss="loss on the fixed validation batches after the step, nats a character",
             grad_norm="norm of the whole gradient before clipping",
             update_norm="norm of the change of all parameters",
         ),
     ),
+    version=2,
+)
+
+EVALUATIONS = Table(
+    "evaluations",
+    "one row a run and validation",
+    (*_RUN, *_floats(val_loss="loss on the fixed validation batches after the step, nats a character")),
 )
 
 PHASE_STEP, PHASE_REBALANCED = "step", "rebalanced"
 
 HEADS = Table(
     "heads",
-    "one row a run, measured step, layer and head. Phase `step`: the step itself, and the weights after it; phase "
-    "`rebalanced`: the weights after the rebalancing that followed, without the columns that describe a step",
+    "one row a run, measured step, layer and key/value head with all its query heads. Phase `step`: the step itself, "
+    "and the weights after it; phase `rebalanced`: the weights after the rebalancing that followed, without the "
+    "columns that describe a step",
     (
         *_RUN,
         *_texts(phase="step or rebalanced"),
-        *_ints(layer="layer, from 0", head="head, from 0"),
+        *_ints(layer="layer, from 0", head="key/value head, from 0"),
         *_optional(
             rho_qk="share of the query/key step's squared length that lies along the gauge directions",
             rho_qk_augmented="the same for [W_Q b_Q], [W_K b_K]",
             rho_vo="value/output step: the same",
             rho_vo_augmented="the same for [W_V b_V], W_O",
+            rho_qk_scaling="share of the query/key step along the directions of symmetric S",
+            rho_qk_rotation="share of the query/key step along the directions of antisymmetric S",
             rho_qk_gradient="rho of the plain gradient, query/key",
             rho_qk_augmented_gradient="rho of the plain gradient, augmented query/key",
             rho_vo_gradient="rho of the plain gradient, value/output",
@@ -433,11 +454,13 @@ HEADS = Table(
             update_norm="norm of the step in W_Q and W_K of the head",
             drift="norm of the change of G_Q - G_K over the step",
             drift_augmented="the same for the augmented pair",
+            drift_augmented_plain="lr^2 |g_Q g_Q^T - g_K g_K^T|: augmented drift of one plain step along the gradient "
+            "as clipped",
             grad_norm_query_bias="gradient norm of b_Q",
             grad_norm_key_bias="gradient norm of b_K",
         ),
         *_floats(
-            beta="|G_Q - G_K|_F after the step",
+            beta="|G_Q - G_K|_F after the step; of dimensions that RoPE rotates, what gradient flow conserves of it",
             beta_augmented="the same for the augmented pair",
             tau="trace(G_Q - G_K) after the step",
             tau_augmented="the same for the augmented pair",
@@ -445,8 +468,11 @@ HEADS = Table(
             mu="lambda_min(G_Q) + lambda_min(G_K) after the step",
             smallest_q="lambda_min(G_Q) / lambda_max(G_Q) after the step",
             smallest_k="lambda_min(G_K) / lambda_max(G_K) after the step",
+            norm_query_bias="norm of b_Q after the step",
+            norm_key_bias="norm of b_K after the step",
         ),
     ),
+    version=2,
 )
 HEAD_MEASURES = tuple(column.name for column in HEADS.columns if column.type == FLOAT)
 
@@ -462,8 +488,9 @@ REBALANCES = Table(
             "relative change of the layer's output on the step's batch, computed in float64 from the stored weights",
             "machine epsilon of the stored weights",
         ),
-        *_floats(moved="relative change of the layer's query/key weights and biases"),
+        *_floats(moved="relative change of the layer's attention weights and biases"),
     ),
+    version=2,
 )
 
 SUMMARY = Table(
@@ -519,6 +546,7 @@ ALL = (
     CELLS,
     GROUPS,
     STEPS,
+    EVALUATIONS,
     HEADS,
     REBALANCES,
     SUMMARY,

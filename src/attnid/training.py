@@ -1,7 +1,8 @@
 """Training one cell: a block of seeds side by side, measured layer by layer and head by head."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -11,52 +12,78 @@ from torch import Tensor
 
 from attnid import tables
 from attnid.attention import attention
+from attnid.checkpoint import Checkpoint, Checkpoints
 from attnid.config import Cell, Device
 from attnid.corpus import Corpus
 from attnid.errors import UserError
 from attnid.gpt import Architecture, Dropout, attention_inputs, generator, initial_parameters, logits, losses
-from attnid.measures import Gauge, Pair, augment, drift, imbalance_rate
-from attnid.optim import clip_gradients, learning_rate, make_optimizer, member_norms
-from attnid.symmetry import rebalance_query_key
+from attnid.head_measures import StepMeasures, weight_measures, without_overlap
+from attnid.optim import clip_gradients, learning_rate, make_optimizers, member_norms
+from attnid.symmetry import (
+    balance_query_key,
+    balance_value_output,
+    transform_query_key,
+    transform_value_output,
+    transport_query_key,
+    transport_value_output,
+)
 
 Arrays = dict[str, Tensor]
+TABLES = (tables.STEPS, tables.EVALUATIONS, tables.HEADS, tables.REBALANCES)
 STEP_ONLY = tuple(column.name for column in tables.HEADS.columns if column.nullable)
+MOMENTS = {"exp_avg": 1, "momentum_buffer": 1, "exp_avg_sq": 2}
+"""Entries of an optimiser's state that belong to the weights, and the power of the gradient that they average."""
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training job is: the step just measured, all steps, and the mean training loss of its members."""
+    """Where a training job is: the step just measured, all steps, the step it began after, the step's rows by table."""
 
     step: int
     steps: int
-    loss: float
+    begun: int
+    rows: Mapping[str, pd.DataFrame]
+
+    @property
+    def loss(self) -> float:
+        """Mean training loss of the members, nats a character."""
+        return float(self.rows[tables.STEPS.name]["train_loss"].mean())
 
 
 @dataclass
 class Records:
-    """Rows of the three training tables as they grow."""
+    """Rows of the training tables as they grow."""
 
-    cell: str
     seeds: Sequence[int]
-    steps: list[pd.DataFrame] = field(default_factory=list)
-    heads: list[pd.DataFrame] = field(default_factory=list)
-    rebalances: list[pd.DataFrame] = field(default_factory=list)
+    rows: dict[str, list[pd.DataFrame]] = field(default_factory=lambda: {table.name: [] for table in TABLES})
 
-    def frame(self, step: int, columns: Arrays, *axes: str) -> pd.DataFrame:
+    def add(self, table: tables.Table, step: int, columns: Arrays, *axes: str, **constant: str) -> None:
         """Rows of one step from arrays of one shape: members first, then the named axes."""
         shape = next(iter(columns.values())).shape
         index = np.indices(shape).reshape(len(shape), -1)
         places = {axis: index[number] for number, axis in enumerate(axes, start=1)}
         seed = np.asarray(self.seeds)[index[0]]
         values = {name: array.detach().double().cpu().numpy().ravel() for name, array in columns.items()}
-        return pd.DataFrame({"cell": self.cell, "seed": seed, "step": step, **places, **values})
+        self.rows[table.name].append(pd.DataFrame({"seed": seed, "step": step, **places, **constant, **values}))
 
-    def tables(self) -> dict[str, pd.DataFrame]:
-        """The frames of `tables.STEPS`, `tables.HEADS` and `tables.REBALANCES`."""
+    def of_step(self, step: int) -> dict[str, pd.DataFrame]:
+        """The rows of the step that was recorded last."""
+        last = {
+            name: [frame for frame in frames[-2:] if frame["step"].iloc[0] == step]
+            for name, frames in self.rows.items()
+        }
+        return {name: pd.concat(frames, ignore_index=True) for name, frames in last.items() if frames}
+
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """All rows of the tables that have any."""
+        return {name: pd.concat(frames, ignore_index=True) for name, frames in self.rows.items() if frames}
+
+    def tables(self, cell: str) -> dict[str, pd.DataFrame]:
+        """The frames of `TABLES` by name."""
+        frames = self.frames()
         return {
-            "steps": _stacked(tables.STEPS, self.steps),
-            "heads": _stacked(tables.HEADS, self.heads),
-            "rebalances": _stacked(tables.REBALANCES, self.rebalances),
+            table.name: frames[table.name].assign(cell=cell)[table.names] if table.name in frames else _empty(table)
+            for table in TABLES
         }
 
 
@@ -79,19 +106,28 @@ def train(
     seeds: Sequence[int],
     device: torch.device,
     report: Callable[[Progress], None] = lambda progress: None,
+    checkpoints: Checkpoints | None = None,
 ) -> dict[str, pd.DataFrame]:
     """Train every seed of a cell side by side.
 
+    Args:
+        checkpoints: where to go on from and to leave checkpoints; the result is the same, byte for byte.
+
     Returns:
-        The frames of `tables.STEPS`, `tables.HEADS` and `tables.REBALANCES`. A run that diverges goes on; its rows
-        hold the values that are not finite.
+        The frames of `TABLES`. A run that diverges goes on; its rows hold the values that are not finite.
     """
-    trainer = _Trainer(cell, corpus, seeds, device)
-    for step in range(1, cell.steps + 1):
-        loss = trainer.advance(step)
+    trainer = Trainer(cell, corpus, seeds, device)
+    done = 0
+    if checkpoints is not None and (last := checkpoints.newest()):
+        trainer.load(last)
+        done = last.step
+    for step in range(done + 1, cell.steps + 1):
+        trainer.advance(step)
+        if checkpoints is not None and (step == cell.steps or checkpoints.due()):
+            checkpoints.save(trainer.state(step))
         if trainer.measures(step):
-            report(Progress(step, cell.steps, loss.mean().item()))
-    return trainer.records.tables()
+            report(Progress(step, cell.steps, done, trainer.records.of_step(step)))
+    return trainer.records.tables(cell.id)
 
 
 class _Batches:
@@ -114,97 +150,186 @@ class _Batches:
         return text[..., :-1], text[..., 1:]
 
 
-class _Trainer:
+class Trainer:
+    """The members of one training job: their weights, optimiser and generators, and what was measured so far."""
+
     def __init__(self, cell: Cell, corpus: Corpus, seeds: Sequence[int], device: torch.device) -> None:
         self.cell = cell
+        self.device = device
         self.architecture = architecture_of(cell, corpus.vocabulary_size)
-        self.parameters = initial_parameters(self.architecture, seeds, getattr(torch, cell.precision), device)
-        self.optimizer = make_optimizer(cell, self.parameters)
+        dtype = torch.float64 if cell.precision == "float64" else torch.float32
+        self.parameters = initial_parameters(self.architecture, seeds, dtype, device)
+        self.optimizers = make_optimizers(cell, self.parameters)
         self.batches = _Batches(corpus.train, cell, seeds, "batches", device)
         validation = _Batches(corpus.validation, cell, seeds, "validation", device)
         self.validation = [validation.next() for _ in range(cell.eval_batches)]
         self.dropout = Dropout(cell.dropout, [generator(seed, "dropout", device) for seed in seeds])
-        self.records = Records(cell.id, list(seeds))
+        self.records = Records(list(seeds))
+        self._losses = torch.compile(self._member_losses) if cell.compile else self._member_losses
+
+    # ---------------------------------------------------------------- what happens at which step
 
     def measures(self, step: int) -> bool:
+        """Whether a step is measured."""
         return step == 1 or step % self.cell.measure_every == 0 or self.rebalances(step)
 
     def rebalances(self, step: int) -> bool:
+        """Whether a rebalancing, or the control's clearing of the state, follows a step."""
         return self.cell.rebalance != "none" and step % self.cell.rebalance_every == 0
 
-    def advance(self, step: int) -> Tensor:
-        """One optimiser step, measured and followed by rebalancing where it is due; returns the members' losses."""
+    def evaluates(self, step: int) -> bool:
+        """Whether a validation follows a step."""
+        return step == 1 or step % self.cell.evaluate_every == 0
+
+    def advance(self, step: int) -> None:
+        """One optimiser step, measured, validated and followed by rebalancing where it is due."""
         lr = learning_rate(self.cell, step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = lr
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = lr
+            optimizer.zero_grad()
         tokens, targets = self.batches.next()
-        loss = losses(logits(self.architecture, self.parameters, tokens, self.dropout), targets)
-        self.optimizer.zero_grad()
+        loss = self._losses(tokens, targets, self.dropout)
         loss.sum().backward()
         if self.measures(step):
             self._measured_update(step, lr, loss.detach())
         else:
             clip_gradients(self.parameters.values(), self.cell.grad_clip)
-            self.optimizer.step()
+            self._update()
+        if self.evaluates(step):
+            self._evaluate(step)
         if self.rebalances(step):
             self._rebalance(step, tokens)
-        return loss.detach()
+
+    # ---------------------------------------------------------------- state
+
+    def state(self, step: int) -> Checkpoint:
+        """All that the steps after this one depend on, and the rows so far."""
+        tensors = {f"parameter/{name}": tensor for name, tensor in self.parameters.items()}
+        tensors |= {
+            f"optimizer/{name}/{key}": value for name, state in self._optimizer_states() for key, value in state.items()
+        }
+        tensors |= {f"generator/{name}": own.get_state() for name, own in self._generators()}
+        return Checkpoint(step, tensors, self.records.frames())
+
+    @torch.no_grad()
+    def load(self, checkpoint: Checkpoint) -> None:
+        """Become what `state` described."""
+        for name, tensor in self.parameters.items():
+            tensor.copy_(checkpoint.tensors[f"parameter/{name}"])
+        for name, state in self._optimizer_states():
+            for full, value in checkpoint.tensors.items():
+                prefix, _, key = full.rpartition("/")
+                if prefix == f"optimizer/{name}":
+                    state[key] = value.to("cpu" if key == "step" else self.device)
+        for name, own in self._generators():
+            own.set_state(checkpoint.tensors[f"generator/{name}"])
+        for name, frame in checkpoint.frames.items():
+            self.records.rows[name] = [frame]
+
+    def _optimizer_states(self) -> Iterator[tuple[str, dict[str, Tensor]]]:
+        """The optimiser's state of each parameter; every parameter has one optimiser."""
+        for name, tensor in self.parameters.items():
+            for optimizer in self.optimizers:
+                if any(tensor is p for group in optimizer.param_groups for p in group["params"]):
+                    yield name, optimizer.state[tensor]
+
+    def _generators(self) -> Iterator[tuple[str, torch.Generator]]:
+        for purpose, generators in (("batches", self.batches.generators), ("dropout", self.dropout.generators)):
+            for member, own in enumerate(generators):
+                yield f"{purpose}/{member}", own
+
+    # ---------------------------------------------------------------- steps
+
+    def _member_losses(self, tokens: Tensor, targets: Tensor, dropout: Callable[[Tensor], Tensor]) -> Tensor:
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.cell.precision == "bfloat16"):
+            scores = logits(self.architecture, self.parameters, tokens, dropout)
+        return losses(scores.float() if scores.dtype == torch.bfloat16 else scores, targets)
 
     def _attention(self) -> Arrays:
         """The attention parameters of all layers, shape (M, layers, ...)."""
         return {name: self.parameters[name].detach() for name in self.architecture.layer.parameter_shapes}
 
     @torch.no_grad()
+    def _update(self) -> None:
+        before = (
+            {name: tensor.clone() for name, tensor in self._attention().items()} if self.cell.project != "none" else {}
+        )
+        for optimizer in self.optimizers:
+            optimizer.step()
+        if before:
+            kept = without_overlap(self.cell.layer, before, self._attention(), self.cell.project)
+            for name, tensor in kept.items():
+                self.parameters[name].copy_(tensor)
+
+    @torch.no_grad()
     def _measured_update(self, step: int, lr: float, loss: Tensor) -> None:
         before = {name: tensor.clone() for name, tensor in self.parameters.items()}
         gradient = {name: grad for name, tensor in self.parameters.items() if (grad := tensor.grad) is not None}
-        step_measures = StepMeasures(before)
+        step_measures = StepMeasures(self.cell.layer, before)
         measured = step_measures.of_gradient(gradient)
-        grad_norm = clip_gradients(self.parameters.values(), self.cell.grad_clip)
-        self.optimizer.step()
-        measured |= step_measures.of_update(self.parameters) | weight_measures(self.parameters)
+        grad_norm, factor = clip_gradients(self.parameters.values(), self.cell.grad_clip)
+        plain_step = (lr * factor.double()).square()[:, None, None]
+        measured["drift_augmented_plain"] = plain_step * measured.pop("gradient_imbalance_augmented")
+        self._update()
+        measured |= step_measures.of_update(self.parameters) | weight_measures(self.cell.layer, self.parameters)
         self._record_heads(step, tables.PHASE_STEP, measured)
-        self.records.steps.append(
-            self.records.frame(
-                step,
-                {
-                    "lr": torch.full_like(loss, lr, dtype=torch.float64),
-                    "train_loss": loss,
-                    "val_loss": self._validation_loss(),
-                    "grad_norm": grad_norm,
-                    "update_norm": member_norms(
-                        self.parameters[name].double() - old.double() for name, old in before.items()
-                    ),
-                },
-            )
-        )
+        moved = member_norms(self.parameters[name].double() - old.double() for name, old in before.items())
+        columns = {"lr": torch.full_like(moved, lr), "train_loss": loss, "grad_norm": grad_norm, "update_norm": moved}
+        self.records.add(tables.STEPS, step, columns)
 
     def _record_heads(self, step: int, phase: str, measured: Arrays) -> None:
-        self.records.heads.append(self.records.frame(step, measured, "layer", "head").assign(phase=phase))
+        self.records.add(tables.HEADS, step, measured, "layer", "head", phase=phase)
 
-    def _validation_loss(self) -> Tensor:
-        each = [losses(logits(self.architecture, self.parameters, x), y) for x, y in self.validation]
-        return torch.stack(each).mean(0)
+    @torch.no_grad()
+    def _evaluate(self, step: int) -> None:
+        each = [self._member_losses(x, y, lambda hidden: hidden) for x, y in self.validation]
+        self.records.add(tables.EVALUATIONS, step, {"val_loss": torch.stack(each).mean(0)})
+
+    # ---------------------------------------------------------------- rebalancing
 
     @torch.no_grad()
     def _rebalance(self, step: int, tokens: Tensor) -> None:
-        if self.cell.rebalance == "weights":
+        if self.cell.rebalance != "state":
             before = {name: tensor.clone().double() for name, tensor in self.parameters.items()}
-            finite = member_norms(before.values()).isfinite()
-            old = {name: tensor[finite] for name, tensor in self._attention().items()}
-            for name, tensor in rebalance_query_key(self.cell.layer, old).items():
-                self.parameters[name][finite] = tensor
+            self._balance(member_norms(before.values()).isfinite())
             self._record_rebalance(step, tokens, before)
-            weights = weight_measures(self.parameters)
+            weights = weight_measures(self.cell.layer, self.parameters)
             unmeasured = {name: torch.full_like(weights["beta"], torch.nan) for name in STEP_ONLY}
             self._record_heads(step, tables.PHASE_REBALANCED, unmeasured | weights)
-        self.optimizer.state.clear()
+        if self.cell.moments == "clear":
+            for optimizer in self.optimizers:
+                optimizer.state.clear()
+
+    def _balance(self, finite: Tensor) -> None:
+        """Rebalance the weights of the members that are finite, and move their optimiser's moments along if asked."""
+        spec = self.cell.layer
+        sides = [(balance_query_key, transform_query_key, transport_query_key)]
+        if self.cell.rebalance == "qk-vo":
+            sides.append((balance_value_output, transform_value_output, transport_value_output))
+        for balance, transform, transport in sides:
+            weights = {name: tensor[finite].double() for name, tensor in self._attention().items()}
+            S = balance(spec, weights)
+            for name, tensor in transform(spec, weights, S).items():
+                self.parameters[name][finite] = tensor.to(self.parameters[name].dtype)
+            if self.cell.moments == "transport":
+                self._transport(partial(transport, spec), S, finite)
+
+    def _transport(self, move: Callable[[Arrays, Tensor, int], Arrays], S: Tensor, finite: Tensor) -> None:
+        states = dict(self._optimizer_states())
+        names = self.architecture.layer.parameter_shapes
+        for key, power in MOMENTS.items():
+            if any(key not in states[name] for name in names):
+                continue
+            moments = {name: states[name][key][finite].double() for name in names}
+            for name, moved in move(moments, S, power).items():
+                states[name][key][finite] = moved.to(states[name][key].dtype)
 
     def _record_rebalance(self, step: int, tokens: Tensor, before: Arrays) -> None:
         spec = self.architecture.layer
         after = {name: tensor.double() for name, tensor in self._attention().items()}
-        moved = member_norms_per_layer([after[name] - before[name] for name in spec.query_key_shapes])
-        length = member_norms_per_layer([before[name] for name in spec.query_key_shapes])
+        moved = _norms_per_layer([after[name] - before[name] for name in spec.parameter_shapes])
+        length = _norms_per_layer([before[name] for name in spec.parameter_shapes])
         errors = []
         for layer, x in enumerate(attention_inputs(self.architecture, before, tokens)):
             old, new = (
@@ -212,85 +337,16 @@ class _Trainer:
                 for weights in (before, after)
             )
             errors.append((new - old).flatten(1).norm(dim=1) / old.flatten(1).norm(dim=1))
-        epsilon = torch.finfo(getattr(torch, self.cell.precision)).eps
+        epsilon = torch.finfo(self.parameters["W_Q"].dtype).eps
         columns = {"output_error": torch.stack(errors, dim=1) / epsilon, "moved": moved / length}
-        self.records.rebalances.append(self.records.frame(step, columns, "layer"))
+        self.records.add(tables.REBALANCES, step, columns, "layer")
 
 
-class StepMeasures:
-    """Measures of one step from weights of shape (M, layers, heads, ...): of its gradient, then of its update."""
-
-    def __init__(self, before: Arrays) -> None:
-        self.before = {name: before[name].double() for name in ATTENTION_PARAMETERS}
-        self.gauges = {name: Gauge.at(pair) for name, pair in pairs(self.before).items()}
-
-    def of_gradient(self, gradient: Arrays) -> Arrays:
-        """rho of the plain gradient, the imbalance's rate of change along it, and the biases' gradient norms."""
-        changes = pairs({name: gradient[name].double() for name in ATTENTION_PARAMETERS})
-        bare, augmented = self.gauges["qk"].pair, self.gauges["qk_augmented"].pair
-        return {
-            **{f"rho_{name}_gradient": self.gauges[name].overlap(change) for name, change in changes.items()},
-            "imbalance_rate": imbalance_rate(bare, changes["qk"]),
-            "imbalance_rate_augmented": imbalance_rate(augmented, changes["qk_augmented"]),
-            "grad_norm_query_bias": gradient["b_Q"].double().norm(dim=-1),
-            "grad_norm_key_bias": gradient["b_K"].double().norm(dim=-1),
-        }
-
-    def of_update(self, after: Arrays) -> Arrays:
-        """rho, length and drift of the change from the weights before to those after."""
-        new = pairs({name: after[name].double() for name in ATTENTION_PARAMETERS})
-        changes = {name: pair - self.gauges[name].pair for name, pair in new.items()}
-        return {
-            **{f"rho_{name}": self.gauges[name].overlap(change) for name, change in changes.items()},
-            "update_norm": changes["qk"].squared_norm().sqrt(),
-            "drift": drift(self.gauges["qk"].pair, new["qk"]),
-            "drift_augmented": drift(self.gauges["qk_augmented"].pair, new["qk_augmented"]),
-        }
-
-
-ATTENTION_PARAMETERS = ("W_Q", "W_K", "b_Q", "b_K", "W_V", "W_O", "b_V")
-
-
-def pairs(parameters: Arrays) -> dict[str, Pair]:
-    """The two products of every head, bare and with the biases that move along."""
-    W_Q, W_K, b_Q, b_K, W_V, W_O, b_V = (parameters[name] for name in ATTENTION_PARAMETERS)
-    return {
-        "qk": Pair(W_Q, W_K),
-        "qk_augmented": Pair(augment(W_Q, b_Q), augment(W_K, b_K)),
-        "vo": Pair(W_V, W_O.mT),
-        "vo_augmented": Pair(augment(W_V, b_V), W_O.mT),
-    }
-
-
-def weight_measures(parameters: Arrays) -> Arrays:
-    """beta, tau, mu and what belongs to them, of weights of shape (M, layers, heads, ...)."""
-    weights = pairs({name: parameters[name].detach().double() for name in ATTENTION_PARAMETERS})
-    gauge = Gauge.at(weights["qk"])
-    imbalance, augmented = weights["qk"].imbalance(), weights["qk_augmented"].imbalance()
-    (smallest_q, smallest_k), (largest_q, largest_k) = gauge.smallest, gauge.largest
-    return {
-        "beta": torch.linalg.matrix_norm(imbalance),
-        "beta_augmented": torch.linalg.matrix_norm(augmented),
-        "tau": _trace(imbalance),
-        "tau_augmented": _trace(augmented),
-        "trace": weights["qk"].squared_norm(),
-        "mu": smallest_q + smallest_k,
-        "smallest_q": smallest_q / largest_q,
-        "smallest_k": smallest_k / largest_k,
-    }
-
-
-def member_norms_per_layer(tensors: Sequence[Tensor]) -> Tensor:
+def _norms_per_layer(tensors: Sequence[Tensor]) -> Tensor:
     """Norm over all tensors of each member and layer, shape (M, layers)."""
     result: Tensor = torch.stack([tensor.flatten(2).norm(dim=2) for tensor in tensors]).norm(dim=0)
     return result
 
 
-def _trace(matrix: Tensor) -> Tensor:
-    return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
-
-
-def _stacked(table: tables.Table, frames: list[pd.DataFrame]) -> pd.DataFrame:
-    if frames:
-        return pd.concat(frames, ignore_index=True)[table.names]
+def _empty(table: tables.Table) -> pd.DataFrame:
     return pd.DataFrame({column.name: pd.Series(dtype=column.type.to_pandas_dtype()) for column in table.columns})

@@ -29,7 +29,7 @@ ANALYSIS = (
     "squad",
     "architectures",
 )
-METRICS = ("cells", "groups", "steps", "heads", "rebalances", "summary")
+METRICS = ("cells", "groups", "steps", "evaluations", "heads", "rebalances", "summary")
 TABLES = {name: paths.analysis(name) for name in ANALYSIS} | {
     name: paths.metrics(name) for name in METRICS
 }
@@ -65,7 +65,7 @@ def blocks(cell):
 BLOCKS = [paths.block(cell, *block) for cell in CELLS for block in blocks(cell)]
 BLOCK_TABLES = {
     table.name: [block / f"{table.name}.parquet" for block in BLOCKS]
-    for table in (tables.STEPS, tables.HEADS, tables.REBALANCES)
+    for table in (tables.STEPS, tables.EVALUATIONS, tables.HEADS, tables.REBALANCES)
 }
 FIGURES = [
     paths.figure(name, suffix)

@@ -5,6 +5,7 @@ rule train_cell:
         lock=LOCK,
     output:
         steps="results/training/{cell}/seeds-{first}-{last}/steps.parquet",
+        evaluations="results/training/{cell}/seeds-{first}-{last}/evaluations.parquet",
         heads="results/training/{cell}/seeds-{first}-{last}/heads.parquet",
         rebalances="results/training/{cell}/seeds-{first}-{last}/rebalances.parquet",
         run="results/training/{cell}/seeds-{first}-{last}/run.json",

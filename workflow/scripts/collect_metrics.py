@@ -14,7 +14,7 @@ with job(snakemake.log[0]):
         groups,
         {
             table.name: [Path(path) for path in snakemake.input[table.name]]
-            for table in (tables.STEPS, tables.HEADS, tables.REBALANCES)
+            for table in (tables.STEPS, tables.EVALUATIONS, tables.HEADS, tables.REBALANCES)
         },
     )
     for name, frame in frames.items():

@@ -29,12 +29,13 @@ HEADS_OPTIONAL = {column.name: column.nullable for column in HEADS.columns}
 
 @dataclass(frozen=True)
 class Cell:
-    """One training cell: its row of the table cells, and its rows of heads (by phase) and steps."""
+    """One training cell: its row of the table cells, and its rows of heads (by phase), steps and evaluations."""
 
     settings: pd.Series
     heads: pd.DataFrame
     rebalanced: pd.DataFrame
     steps: pd.DataFrame
+    evaluations: pd.DataFrame
 
     @property
     def name(self) -> str:
@@ -67,6 +68,10 @@ class Cell:
     def of_steps(self, *measures: str, after: float = 0.0) -> pd.DataFrame:
         """Rows of the table steps, after a share of the run."""
         return self._part(self._checked(self.steps, measures), after)
+
+    def losses(self, after: float = 0.0) -> pd.DataFrame:
+        """Rows of the table evaluations, after a share of the run."""
+        return self._part(self._checked(self.evaluations, ["val_loss"]), after)
 
     def _part(self, rows: pd.DataFrame, after: float) -> pd.DataFrame:
         chosen = rows[rows["step"] > after * self.settings["steps"]]
@@ -117,10 +122,14 @@ def every_cell(tables: Tables) -> list[Cell]:
 
 def _cell(tables: Tables, settings: pd.Series) -> Cell:
     name = settings["cell"]
-    heads, steps = (frame[frame["cell"] == name] for frame in (table(tables, "heads"), table(tables, "steps")))
+    heads, steps, evaluations = (
+        frame[frame["cell"] == name] for frame in (table(tables, part) for part in ("heads", "steps", "evaluations"))
+    )
     some(heads, f"rows of the cell {name} in the table heads")
     some(steps, f"rows of the cell {name} in the table steps")
-    return Cell(settings, heads[heads["phase"] == PHASE_STEP], heads[heads["phase"] == PHASE_REBALANCED], steps)
+    some(evaluations, f"rows of the cell {name} in the table evaluations")
+    of_steps, rebalanced = (heads[heads["phase"] == phase] for phase in (PHASE_STEP, PHASE_REBALANCED))
+    return Cell(settings, of_steps, rebalanced, steps, evaluations)
 
 
 # ------------------------------------------------------------------ one number a seed
@@ -162,7 +171,7 @@ def by_step(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
 
 def final_loss(cell: Cell) -> pd.Series:
     """Mean validation loss of the last tenth of the run, by seed, in nats a character."""
-    return per_seed(cell.of_steps("val_loss", after=0.9), "val_loss", "mean")
+    return per_seed(cell.losses(after=0.9), "val_loss", "mean")
 
 
 def factor(numerator: pd.Series, denominator: pd.Series) -> Estimate:

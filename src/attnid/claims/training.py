@@ -631,7 +631,7 @@ def _same_loss(other: Cell, plain: Cell) -> tuple[Part, list[str]]:
         -SAME_LOSS,
         SAME_LOSS,
     )
-    curves = [run.of_steps("val_loss").pivot(index="step", columns="seed", values="val_loss") for run in (other, plain)]
+    curves = [run.losses().pivot(index="step", columns="seed", values="val_loss") for run in (other, plain)]
     gap = (curves[0] - curves[1]).mean(axis=1).abs().max()
     return part, [pairing_note(differences, SAME_LOSS), f"Largest mean gap at any step: {number(gap)} nats."]
 

@@ -1,0 +1,139 @@
+"""Checkpoints of training jobs: one safetensors file each, written by rename, checked when read, never unpickled.
+
+A file holds tensors (weights, optimiser, generators), the rows measured so far, what they belong to (settings, seeds,
+code, step) and a checksum of all of it.
+"""
+
+import hashlib
+import io
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+FORMAT = "attnid training checkpoint 1"
+ROWS = "rows/"
+KEPT = 2
+"""Checkpoints of a job that are kept, so that one which turns out damaged has one before it."""
+
+
+class DamagedError(Exception):
+    """A checkpoint that cannot be used, with the reason in one sentence."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a training job after a step."""
+
+    step: int
+    tensors: Mapping[str, Tensor]
+    frames: Mapping[str, pd.DataFrame]
+
+
+@dataclass
+class Checkpoints:
+    """The checkpoints of one job below `directory`, which jobs that differ in their number of steps alone share.
+
+    Attributes:
+        belongs: what a checkpoint has to agree with to be used: settings, seeds, code, whatever changes numbers.
+        steps: last step of the job.
+        every: seconds between checkpoints.
+        complaints: why files were not used, a sentence each.
+    """
+
+    directory: Path
+    belongs: Mapping[str, str]
+    steps: int
+    every: float = 60.0
+    complaints: list[str] = field(default_factory=list)
+    _last: float = field(default_factory=time.monotonic)
+
+    def due(self) -> bool:
+        """Whether the last checkpoint, or the start, is long enough ago."""
+        return time.monotonic() - self._last >= self.every
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint, and remove the job's older ones; until the last step the one before it stays."""
+        own = self.directory / f"to-step-{self.steps}"
+        path = own / f"step-{checkpoint.step:09}.safetensors"
+        own.mkdir(parents=True, exist_ok=True)
+        tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
+        tensors |= {ROWS + name: _as_bytes(frame) for name, frame in checkpoint.frames.items()}
+        header = self._header(checkpoint.step)
+        partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+        try:
+            save_file(tensors, partial, header | {"sha256": _digest(tensors, header)})
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+        kept = 1 if checkpoint.step == self.steps else KEPT
+        for old in sorted(own.glob("step-*.safetensors"))[:-kept]:
+            old.unlink()
+        self._last = time.monotonic()
+
+    def newest(self) -> Checkpoint | None:
+        """The latest usable checkpoint up to the job's last step; what is damaged or foreign is left and named."""
+        for step, path in self._candidates():
+            try:
+                return self._load(step, path)
+            except DamagedError as reason:
+                self.complaints.append(f"checkpoint {path} is not used: {reason}")
+        return None
+
+    def _candidates(self) -> Iterator[tuple[int, Path]]:
+        found = [
+            (int(path.stem.removeprefix("step-")), path)
+            for path in self.directory.glob("to-step-*/step-*[0-9].safetensors")
+        ]
+        yield from sorted((entry for entry in found if entry[0] <= self.steps), reverse=True)
+
+    def _load(self, step: int, path: Path) -> Checkpoint:
+        try:
+            with safe_open(path, framework="pt") as file:
+                header = dict(file.metadata() or {})
+                tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise DamagedError(f"it cannot be read ({str(error).splitlines()[0]})") from None
+        for key, value in self._header(step).items():
+            if header.get(key) != value:
+                raise DamagedError(f"its {key} is {header.get(key)!r}, expected {value!r}")
+        if header.pop("sha256", None) != _digest(tensors, header):
+            raise DamagedError("its checksum is not that of what it holds")
+        frames = {
+            name.removeprefix(ROWS): _as_frame(tensors.pop(name)) for name in sorted(tensors) if name.startswith(ROWS)
+        }
+        return Checkpoint(step, tensors, frames)
+
+    def _header(self, step: int) -> dict[str, str]:
+        return {"format": FORMAT, **self.belongs, "step": str(step)}
+
+
+def _as_bytes(frame: pd.DataFrame) -> Tensor:
+    """Parquet with every bit of a NaN kept, so that a run that goes on ends with the same bytes."""
+    buffer = io.BytesIO()
+    pq.write_table(pa.table({name: pa.array(frame[name].to_numpy()) for name in frame}), buffer)
+    return torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
+
+
+def _as_frame(data: Tensor) -> pd.DataFrame:
+    frame: pd.DataFrame = pq.read_table(io.BytesIO(data.numpy().tobytes())).to_pandas()
+    return frame
+
+
+def _digest(tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(dict(header), sort_keys=True).encode())
+    for name in sorted(tensors):
+        tensor = tensors[name]
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()

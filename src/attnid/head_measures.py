@@ -1,0 +1,127 @@
+"""Measures of every head of attention layers with biases: of a step's gradient, of its update, of the weights.
+
+Parameters carry a leading shape P, (members, layers) in training; a measure has the shape P + (G,), one number a
+key/value head. The query heads that share it are measured together, for one S moves them all.
+"""
+
+import torch
+from torch import Tensor
+
+from attnid.layer import LayerSpec
+from attnid.measures import Gauge, Pair, augment, drift, eigenvalues, imbalance_rate
+from attnid.symmetry import apart, side_by_side
+
+Arrays = dict[str, Tensor]
+
+
+def pairs(spec: LayerSpec, parameters: Arrays) -> dict[str, Pair]:
+    """The two products of every head, bare and with the biases that move along."""
+    W_Q, W_K, W_V, W_O = (parameters[name].double() for name in ("W_Q", "W_K", "W_V", "W_O"))
+    b_Q, b_K, b_V = (parameters[name].double() for name in ("b_Q", "b_K", "b_V"))
+    groups = spec.n_kv_heads
+    outputs = side_by_side(W_O.mT, groups)
+    return {
+        "qk": Pair(side_by_side(W_Q, groups), W_K),
+        "qk_augmented": Pair(side_by_side(augment(W_Q, b_Q), groups), augment(W_K, b_K)),
+        "vo": Pair(W_V, outputs),
+        "vo_augmented": Pair(augment(W_V, b_V), outputs),
+    }
+
+
+def rotary_dims(spec: LayerSpec) -> dict[str, int]:
+    """Leading rows of each pair that RoPE rotates."""
+    return {"qk": spec.rotary_dim, "qk_augmented": spec.rotary_dim, "vo": 0, "vo_augmented": 0}
+
+
+class StepMeasures:
+    """Measures of one step from the weights `before`: of its gradient, then of its update."""
+
+    def __init__(self, spec: LayerSpec, before: Arrays) -> None:
+        self.spec = spec
+        self.gauges = {name: Gauge(pair, rotary_dims(spec)[name]) for name, pair in pairs(spec, before).items()}
+
+    def of_gradient(self, gradient: Arrays) -> Arrays:
+        """rho of the plain gradient, what it does to the imbalance, and the biases' gradient norms.
+
+        `gradient_imbalance_augmented` is |g_Q g_Q^T - g_K g_K^T|: times the squared learning rate, the augmented
+        drift of one plain step.
+        """
+        changes = pairs(self.spec, gradient)
+        rates = {
+            name: imbalance_rate(self.gauges[name].pair, changes[name], self.spec.rotary_dim)
+            for name in ("qk", "qk_augmented")
+        }
+        imbalance = changes["qk_augmented"].imbalance(self.spec.rotary_dim)
+        return {
+            **{f"rho_{name}_gradient": self.gauges[name].overlap(change) for name, change in changes.items()},
+            "imbalance_rate": rates["qk"],
+            "imbalance_rate_augmented": rates["qk_augmented"],
+            "gradient_imbalance_augmented": torch.linalg.matrix_norm(imbalance),
+            "grad_norm_query_bias": query_bias_norm(self.spec, gradient),
+            "grad_norm_key_bias": gradient["b_K"].double().norm(dim=-1),
+        }
+
+    def of_update(self, after: Arrays) -> Arrays:
+        """rho, length and drift of the change from the weights before to those after."""
+        new = pairs(self.spec, after)
+        changes = {name: pair - self.gauges[name].pair for name, pair in new.items()}
+        rotary = self.spec.rotary_dim
+        return {
+            **{f"rho_{name}": self.gauges[name].overlap(change) for name, change in changes.items()},
+            "rho_qk_scaling": self.gauges["qk"].overlap_scaling(changes["qk"]),
+            "rho_qk_rotation": self.gauges["qk"].overlap_rotation(changes["qk"]),
+            "update_norm": changes["qk"].squared_norm().sqrt(),
+            "drift": drift(self.gauges["qk"].pair, new["qk"], rotary),
+            "drift_augmented": drift(self.gauges["qk_augmented"].pair, new["qk_augmented"], rotary),
+        }
+
+
+def weight_measures(spec: LayerSpec, parameters: Arrays) -> Arrays:
+    """beta, tau, mu and what belongs to them, of weights as they are."""
+    weights = pairs(spec, parameters)
+    imbalance, augmented = (weights[name].imbalance(spec.rotary_dim) for name in ("qk", "qk_augmented"))
+    queries, keys = eigenvalues(weights["qk"])
+    return {
+        "beta": torch.linalg.matrix_norm(imbalance),
+        "beta_augmented": torch.linalg.matrix_norm(augmented),
+        "tau": _trace(imbalance),
+        "tau_augmented": _trace(augmented),
+        "trace": weights["qk"].squared_norm(),
+        "mu": queries[..., 0] + keys[..., 0],
+        "smallest_q": queries[..., 0] / queries[..., -1],
+        "smallest_k": keys[..., 0] / keys[..., -1],
+        "norm_query_bias": query_bias_norm(spec, parameters),
+        "norm_key_bias": parameters["b_K"].double().norm(dim=-1),
+    }
+
+
+def query_bias_norm(spec: LayerSpec, parameters: Arrays) -> Tensor:
+    """Norm of the query biases of each group."""
+    norms: Tensor = parameters["b_Q"].double().unflatten(-2, (spec.n_kv_heads, -1)).flatten(-2).norm(dim=-1)
+    return norms
+
+
+def without_overlap(spec: LayerSpec, before: Arrays, after: Arrays, sides: str) -> Arrays:
+    """The weights after a step from which its part along unidentified directions, biases included, is taken out.
+
+    Args:
+        sides: `qk` for queries and keys, `qk-vo` for values and outputs as well.
+
+    Returns:
+        The parameters that change, in float64.
+    """
+    old, new = pairs(spec, before), pairs(spec, after)
+    keep: dict[str, Pair] = {}
+    for name in ("qk_augmented", "vo_augmented")[: len(sides.split("-"))]:
+        keep[name] = new[name] - Gauge(old[name], rotary_dims(spec)[name]).wasted(new[name] - old[name])
+    queries = apart(keep["qk_augmented"].first, spec.n_heads)
+    keys = keep["qk_augmented"].second
+    changed = {"W_Q": queries[..., :-1], "b_Q": queries[..., -1], "W_K": keys[..., :-1], "b_K": keys[..., -1]}
+    if "vo_augmented" in keep:
+        values, outputs = keep["vo_augmented"]
+        changed |= {"W_V": values[..., :-1], "b_V": values[..., -1], "W_O": apart(outputs, spec.n_heads).mT}
+    return changed
+
+
+def _trace(matrix: Tensor) -> Tensor:
+    return matrix.diagonal(dim1=-2, dim2=-1).sum(-1)
