@@ -197,3 +197,68 @@ def test_counting_imports_neither_torch_nor_pandas() -> None:
         "sys.exit(bool({'torch', 'pandas', 'numpy'} & set(sys.modules)))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+def test_a_layer_file_names_what_differs_from_a_plain_layer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "layer.json"
+    path.write_text('{"d_model": 16, "n_heads": 4}')
+    assert cli.main(["count", str(path), "--json"]) == 0
+    short = json.loads(capsys.readouterr().out)
+    path.write_text('{"d_model": 16, "n_heads": 4, "n_kv_heads": 4, "qk_head_dim": 4, "v_head_dim": 4}')
+    assert cli.main(["count", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == short
+    assert short["layer"] == "E 16, H 4, D 4"
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ('{"d_model": 16, "heads": 4}', "heads is not a key"),
+        ('{"d_model": 16, "n_heads": 3}', "qk_head_dim is missing"),
+        ('{"d_model": 16, "n_heads": 4, "causal": "no"}', "causal is 'no'; input should be a valid boolean"),
+        ('{"d_model": 16, "n_heads": 4, "query_bias": 1}', "query_bias is 1; input should be a valid boolean"),
+        ('{"d_model": 16, "n_heads": 4, "soft_cap": true}', "soft_cap is True; input should be a valid number"),
+        ("[1]", "it is [1]"),
+    ],
+)
+def test_a_wrong_layer_file_is_one_sentence(
+    fields: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "layer.json"
+    path.write_text(fields)
+    assert cli.main(["count", str(path)]) == 2
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert sentence in found.err
+    assert len(found.err.splitlines()) == 1
+
+
+def test_block_is_for_models(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "layer.json"
+    path.write_text('{"d_model": 16, "n_heads": 4}')
+    assert cli.main(["count", str(path), "--block"]) == 2
+    assert "a layer file has pre_norm" in capsys.readouterr().err
+
+
+def test_bounds_that_do_not_meet_and_a_missing_closed_form_say_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "layer.json"
+    path.write_text('{"d_model": 8, "n_heads": 2, "qk_head_dim": 8, "v_head_dim": 4, "qk_norm": "full"}')
+    assert cli.main(["count", str(path), "--certify", "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert result["rank_exact_lower"] < result["rank_exact_upper"]
+    assert result["failed"] == "the two bounds do not meet"
+    assert "--rank float64 measures, --certify bounds it" in result["no_closed_form"]
+
+
+def test_numbers_that_contradict_each_other_are_not_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "layer.json"
+    path.write_text('{"d_model": 4, "n_heads": 2}')
+    monkeypatch.setattr(cli, "_closed_form", lambda spec: {"identified": 1, "sources": {}})
+    assert cli.main(["count", str(path), "--certify"]) == 2
+    assert (
+        "has 1 identified parameters by its closed form, no by float64 rank and 48 by proof" in capsys.readouterr().err
+    )

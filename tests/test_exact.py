@@ -155,7 +155,7 @@ def test_a_certificate_says_what_it_rests_on() -> None:
     certificate = certify(layer(rotary_dim=2, qk_norm="head"), seed=5, prime=PRIMES[1])
     assert (certificate.prime, certificate.seed) == (8_388_571, 5)
     assert certificate.assumed == (
-        "generic weights and independent tokens, RoPE's frequencies for base 10000, norms with an epsilon of 0"
+        "generic weights and independent tokens, RoPE's frequencies for base 10000, whatever base the model has, norms with an epsilon of 0"
     )
 
 

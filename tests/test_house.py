@@ -40,10 +40,11 @@ def test_environment_holds_the_pins_of_the_lock() -> None:
     assert "torch==2.13.0" in lock
 
 
-@pytest.mark.parametrize("file", ["environment.yml", "results/README.md"])
+@pytest.mark.parametrize("file", ["environment.yml", "results/README.md", "docs/counting.md"])
 def test_written_files_are_up_to_date(file: str) -> None:
     texts = {"environment.yml": generate.environment((ROOT / "requirements.lock").read_text())}
     texts["results/README.md"] = generate.results()
+    texts["docs/counting.md"] = generate.counting((ROOT / "docs" / "counting.md").read_text())
     assert (ROOT / file).read_text() == texts[file], "run: python tools/generate.py"
 
 

@@ -710,6 +710,10 @@ def outcome(model_type: str, settings: Config) -> list[AttentionLayers] | str:
         return str(error)
 
 
+def test_kimi_k2_is_read_as_the_deepseek_v3_that_it_is() -> None:
+    assert attention_layers(DEEPSEEK_V3 | {"model_type": "kimi_k2"}, "x") == attention_layers(DEEPSEEK_V3, "x")
+
+
 def test_whatever_a_key_holds_is_read_or_told_in_one_sentence() -> None:
     for model_type, settings in CASES:
         for name, field in FAMILIES[model_type].model_fields.items():

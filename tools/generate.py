@@ -1,8 +1,10 @@
-"""Write the tracked files that follow from others: environment.yml and results/README.md."""
+"""Write what follows from other files: environment.yml, results/README.md, the fields listed in docs/counting.md."""
 
+import json
 from pathlib import Path
 
 from attnid import tables
+from attnid.layer import LayerSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -45,6 +47,25 @@ def results() -> str:
     return RESULTS + "".join(_section(table) for table in tables.ALL)
 
 
+def counting(text: str) -> str:
+    """The text of docs/counting.md with its list of fields up to date."""
+    begin, end = "<!-- fields: written by tools/generate.py -->\n", "<!-- end of fields -->"
+    before, rest = text.split(begin)
+    head = "| field | default | meaning |\n| --- | --- | --- |\n"
+    rows = "".join(
+        f"| `{name}` | {_default(name, field.get_default())} | {field.description} |\n"
+        for name, field in LayerSpec.model_fields.items()
+    )
+    return before + begin + head + rows + end + rest.split(end)[1]
+
+
+def _default(name: str, value: object) -> str:
+    plain = {"n_kv_heads": "n_heads", "qk_head_dim": "d_model / n_heads", "v_head_dim": "qk_head_dim"}
+    if LayerSpec.model_fields[name].is_required():
+        return f"`{plain[name]}`" if name in plain else "to be given"
+    return f"`{json.dumps(value)}`"
+
+
 def _section(table: tables.Table) -> str:
     rows = "".join(_row(column) for column in table.columns)
     head = "| column | type | unit | what it holds |\n| --- | --- | --- | --- |\n"
@@ -60,3 +81,5 @@ def _row(column: tables.Column) -> str:
 if __name__ == "__main__":
     (ROOT / "environment.yml").write_text(environment((ROOT / "requirements.lock").read_text()))
     (ROOT / "results" / "README.md").write_text(results())
+    document = ROOT / "docs" / "counting.md"
+    document.write_text(counting(document.read_text()))

@@ -16,7 +16,7 @@ from attnid.architectures import Architecture, architectures
 from attnid.attention_layers import AttentionLayers
 from attnid.counting import NoClosedFormError, count
 from attnid.errors import UserError, validation_sentence
-from attnid.layer import LayerSpec, numel
+from attnid.layer import LayerSpec, layer_name, numel
 
 LARGEST_RANK = 20_000
 """Parameters of a layer whose Jacobian still fits in memory."""
@@ -80,6 +80,8 @@ def _count(arguments: argparse.Namespace) -> None:
     if arguments.layer is None:
         raise UserError("count: no layer given; expected a JSON file, a shipped model's name, or --list")
     kinds = _layers(arguments.layer)
+    if arguments.block and isinstance(kinds, LayerSpec):
+        raise UserError("count: --block is for models; a layer file has pre_norm for the norm before the layer")
     result = _counted(kinds, arguments) if isinstance(kinds, LayerSpec) else _counted_model(kinds, arguments)
     print(json.dumps(result, indent=1) if arguments.json else "\n".join(_lines(result)))
 
@@ -102,7 +104,7 @@ def _counted_model(kinds: Sequence[AttentionLayers], arguments: argparse.Namespa
 
 def _counted(spec: LayerSpec, arguments: argparse.Namespace) -> dict[str, Any]:
     parameters = numel(spec.parameter_shapes)
-    result: dict[str, Any] = {"parameters": parameters} | _closed_form(spec)
+    result: dict[str, Any] = {"layer": layer_name(spec), "parameters": parameters} | _closed_form(spec)
     if arguments.rank or arguments.certify:
         _refuse_what_does_not_fit(spec)
     if arguments.rank:
@@ -119,8 +121,22 @@ def _counted(spec: LayerSpec, arguments: argparse.Namespace) -> dict[str, Any]:
         proof = certify(spec, arguments.seed)
         result |= {"rank_exact_lower": proof.layer.lower, "rank_exact_upper": proof.layer.upper}
         result |= {"certified": proof.certified, "prime": proof.prime, "seed": proof.seed}
-        result |= {"assumed": proof.assumed, "failed": proof.failed}
+        failed = proof.failed or ("" if proof.certified else "the two bounds do not meet")
+        result |= {"assumed": proof.assumed, "failed": failed}
+    _require_agreement(spec, result)
     return result
+
+
+def _require_agreement(spec: LayerSpec, result: dict[str, Any]) -> None:
+    """Refuse to print numbers that contradict each other: the closed form, a measured and a proved rank."""
+    certified = [result["rank_exact_lower"]] if result.get("certified") else []
+    ranks = {*certified, *(result[name] for name in ("identified", "rank_float64") if result.get(name) is not None)}
+    if len(ranks) > 1:
+        raise UserError(
+            f"count: the layer {layer_name(spec)} has {result['identified']} identified parameters by its closed form, "
+            f"{result.get('rank_float64', 'no')} by float64 rank and {result.get('rank_exact_lower', 'no')} by proof: "
+            "float64 mistakes such a layer, or this is an error of attnid"
+        )
 
 
 def _refuse_what_does_not_fit(spec: LayerSpec) -> None:
@@ -143,7 +159,7 @@ def _closed_form(spec: LayerSpec) -> dict[str, Any]:
         counted = count(spec)
     except NoClosedFormError as error:
         unknown = dict.fromkeys(("identified", "unidentified", "identified_fraction"))
-        return unknown | {"sources": {}, "no_closed_form": str(error)}
+        return unknown | {"sources": {}, "no_closed_form": f"{error}; --rank float64 measures, --certify bounds it"}
     return {
         "identified": counted.identified,
         "unidentified": counted.unidentified,
@@ -217,7 +233,7 @@ def _file(path: Path) -> LayerSpec | Sequence[AttentionLayers]:
 
         return attention_layers(fields, str(path))
     try:
-        return LayerSpec.model_validate(fields)
+        return LayerSpec.from_fields(fields)
     except ValidationError as error:
         raise UserError(validation_sentence(error, str(path), LayerSpec)) from None
 

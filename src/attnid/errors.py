@@ -14,8 +14,11 @@ class UserError(Exception):
 
 
 def validation_sentence(error: ValidationError, where: str, model: type[BaseModel]) -> str:
-    """The first complaint of a failed validation: where, which key, what was found, what is allowed."""
-    first = error.errors(include_url=False)[0]
+    """The first complaint of a failed validation: where, which key, what was found, what is allowed.
+
+    A key that is unknown comes before one that is missing: it may be that one, misspelled.
+    """
+    first = min(error.errors(include_url=False), key=lambda complaint: complaint["type"] != "extra_forbidden")
     key = ".".join(str(part) for part in first["loc"] if part != "[key]")
     if first["type"] == "value_error":
         return f"{where}: {first['ctx']['error']}"

@@ -170,7 +170,7 @@ def _assumed(spec: LayerSpec) -> str:
 def _assumptions(spec: LayerSpec) -> Iterator[str]:
     yield "generic weights and independent tokens"
     if spec.rotary_dim:
-        yield f"RoPE's frequencies for base {ROPE_BASE:.0f}"
+        yield f"RoPE's frequencies for base {ROPE_BASE:.0f}, whatever base the model has"
     if _normalises_projections(spec) or spec.pre_norm != "none":
         yield "norms with an epsilon of 0"
 

@@ -23,6 +23,8 @@ RMS_NORM: Features = {"pre_norm": "rms"}
 LAYER_NORM: Features = {"pre_norm": "layer", "pre_norm_bias": True}
 ENCODER_ONLY = {"T5EncoderModel", "T5ForTokenClassification", "WhisperForAudioClassification"}
 DECODER_ONLY = {"WhisperForCausalLM"}
+ALIASES = {"kimi_k2": "deepseek_v3"}
+"""Types of models that are built by the code of another."""
 
 
 def attention_layers(config: object, where: str) -> list[AttentionLayers]:
@@ -45,7 +47,7 @@ def _family(config: dict[str, object], where: str) -> type["Family"]:
     known = f"known: {', '.join(FAMILIES)}"
     if "model_type" not in config:
         raise UserError(f"{where}: model_type is missing; {known}")
-    name = str(config["model_type"])
+    name = ALIASES.get(str(config["model_type"]), str(config["model_type"]))
     if name not in FAMILIES:
         near = difflib.get_close_matches(name, FAMILIES)
         hint = f"near it: {', '.join(near)}; " if near else ""

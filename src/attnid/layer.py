@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Size = Annotated[int, Field(ge=1, strict=True)]
+Flag = Annotated[bool, Field(strict=True)]
 Shapes = dict[str, tuple[int, ...]]
 
 
@@ -26,30 +27,31 @@ class LayerSpec(BaseModel):
 
     d_model: Size = Field(description="width of the layer's input and output (E)")
     n_heads: Size = Field(description="query heads (H)")
-    n_kv_heads: Size = Field(description="key/value groups (G); equal to n_heads for multi-head, 1 for multi-query")
+    n_kv_heads: Size = Field(description="key/value groups (G), 1 for multi-query; must divide n_heads")
     qk_head_dim: Size = Field(description="width of a query/key head (D)")
     v_head_dim: Size = Field(description="width of a value head (C)")
-    query_bias: bool = Field(default=False, description="bias of the query projection")
-    key_bias: bool = Field(default=False, description="bias of the key projection")
-    value_bias: bool = Field(default=False, description="bias of the value projection")
-    output_bias: bool = Field(default=False, description="bias of the output projection")
+    query_bias: Flag = Field(default=False, description="bias of the query projection")
+    key_bias: Flag = Field(default=False, description="bias of the key projection")
+    value_bias: Flag = Field(default=False, description="bias of the value projection")
+    output_bias: Flag = Field(default=False, description="bias of the output projection")
     rotary_dim: Annotated[int, Field(ge=0, strict=True)] = Field(
-        default=0, description="leading dimensions of each query/key head that RoPE rotates; 0 without RoPE"
+        default=0, description="leading dimensions of each query/key head that RoPE rotates, even; 0 without RoPE"
     )
-    causal: bool = Field(default=True, description="a token attends only to itself and those before it")
+    causal: Flag = Field(default=True, description="a token attends only to itself and those before it")
     context_dim: Size | None = Field(
-        default=None, description="width of the second input that keys and values read (cross-attention)"
+        default=None,
+        description="width of the second input that keys and values read (cross-attention); needs causal false",
     )
     qk_norm: Literal["none", "head", "full"] = Field(
         default="none",
         description="RMS normalisation of queries and keys: of each head, or of all heads of a token together",
     )
-    qk_norm_gain: bool = Field(
+    qk_norm_gain: Flag = Field(
         default=True,
         description="learned gains of that normalisation: one set shared by the heads (head), one for each (full)",
     )
-    sinks: bool = Field(default=False, description="a learned logit a head in the softmax's denominator")
-    soft_cap: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(
+    sinks: Flag = Field(default=False, description="a learned logit a head in the softmax's denominator")
+    soft_cap: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = Field(
         default=None, description="scores s become soft_cap tanh(s / soft_cap)"
     )
     relative_buckets: Annotated[int, Field(ge=0, strict=True)] = Field(
@@ -58,7 +60,7 @@ class LayerSpec(BaseModel):
     relative_distance: Annotated[int, Field(ge=1, le=100_000, strict=True)] = Field(
         default=128, description="distance from which on all positions share a bucket"
     )
-    alibi: bool = Field(default=False, description="a fixed slope a head over the distance of query and key (ALiBi)")
+    alibi: Flag = Field(default=False, description="a fixed slope a head over the distance of query and key (ALiBi)")
     kv_latent_dim: Size | None = Field(
         default=None,
         description="width of the normalised latent that keys and values are made of (MLA); the rotated dimensions of "
@@ -70,8 +72,27 @@ class LayerSpec(BaseModel):
     pre_norm: Literal["none", "rms", "layer"] = Field(
         default="none", description="normalisation of the layer's input that counts as part of it"
     )
-    pre_norm_gain: bool = Field(default=True, description="learned gain of that normalisation")
-    pre_norm_bias: bool = Field(default=False, description="learned bias of that normalisation (LayerNorm)")
+    pre_norm_gain: Flag = Field(default=True, description="learned gain of that normalisation")
+    pre_norm_bias: Flag = Field(default=False, description="learned bias of that normalisation (LayerNorm)")
+
+    @classmethod
+    def from_fields(cls, fields: object) -> Self:
+        """A layer from the fields that differ from a plain one. Raises pydantic.ValidationError.
+
+        Not given, n_kv_heads is n_heads, qk_head_dim is d_model / n_heads if that is whole, v_head_dim is qk_head_dim.
+        """
+        if not isinstance(fields, dict):
+            return cls.model_validate(fields)
+        plain: dict[str, Any] = {}
+        heads, width = fields.get("n_heads"), fields.get("d_model")
+        if heads is not None:
+            plain["n_kv_heads"] = heads
+        if type(heads) is int and type(width) is int and heads > 0 and width % heads == 0:
+            plain["qk_head_dim"] = width // heads
+        filled = plain | fields
+        if "qk_head_dim" in filled:
+            filled.setdefault("v_head_dim", filled["qk_head_dim"])
+        return cls.model_validate(filled)
 
     @classmethod
     def multi_head(cls, d_model: int, n_heads: int, *, biases: bool = False, causal: bool = True) -> Self:
