@@ -1,7 +1,9 @@
 import json
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -131,7 +133,7 @@ def test_every_listed_model_is_counted(capsys: pytest.CaptureFixture[str]) -> No
         (["count", "Llama-2-7C"], "neither a file nor a shipped model; near it: Llama-2-7B"),
         (["count", "nowhere.json"], "nowhere.json: cannot be read"),
         (["count", ""], "'' is neither a file nor a shipped model"),
-        (["count", "."], ".: cannot be read"),
+        (["count", "."], "'.' is neither a file nor a shipped model"),
         (["count", "a" * 5000], "neither a file nor a shipped model"),
         (["count", "a" * 5000 + ".json"], "cannot be read"),
         (["count", "gpt2-xl", "--certify"], "out of reach; allowed: at most 20,000"),
@@ -262,3 +264,90 @@ def test_numbers_that_contradict_each_other_are_not_printed(
     assert (
         "has 1 identified parameters by its closed form, no by float64 rank and 48 by proof" in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"d_model": 13, "n_heads": 1, "qk_head_dim": 1, "v_head_dim": 12, "kv_latent_dim": 13},
+        {"d_model": 11, "n_heads": 1, "qk_head_dim": 11, "v_head_dim": 9, "query_bias": True, "qk_norm": "head"},
+    ],
+)
+def test_layers_whose_inputs_tell_little_are_measured_and_certified(
+    fields: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "layer.json"
+    path.write_text(json.dumps(fields))
+    result = json.loads(run(capsys, "count", str(path), "--rank", "float64", "--certify", "--json"))
+    assert result["certified"]
+    assert result["rank_float64"] == result["rank_exact_lower"] == result["identified"]
+
+
+def test_a_rank_without_closed_form_is_measured_with_inputs_until_it_grows_no_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "layer.json"
+    path.write_text('{"d_model": 12, "n_heads": 1, "qk_head_dim": 2, "v_head_dim": 10, "kv_latent_dim": 14}')
+    result = json.loads(run(capsys, "count", str(path), "--rank", "float64", "--certify", "--json"))
+    assert result["rank_float64"] == result["rank_exact_lower"] == 261
+
+
+OUT_OF_REACH = [
+    ('{"d_model": 16, "n_heads": 1, "qk_head_dim": 312, "v_head_dim": 312}', "numbers at a time is out of reach"),
+    ('{"d_model": 1, "n_heads": 1, "qk_head_dim": 400, "v_head_dim": 1}', "numbers at a time is out of reach"),
+    ('{"d_model": 1' + "0" * 4299 + ', "n_heads": 2}', "input should be less than or equal to 1000000000"),
+    ('{"model_type": "llama", "hidden_size": 1' + "0" * 400 + "}", "input should be less than or equal to 1000000000"),
+    ('{"a\\nb": 1, "a\\nb": 2}', "stands in it twice"),
+    ('{"a\\nb": 1}', "is not a key"),
+    ('{"d_model": 4, "n_heads": 2, "relative_buckets": 1000000}', "less than or equal to 100000"),
+]
+
+
+@pytest.mark.parametrize(("text", "sentence"), OUT_OF_REACH, ids=range(len(OUT_OF_REACH)))
+def test_sizes_out_of_reach_are_one_sentence(
+    text: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "layer.json"
+    path.write_text(text)
+    error = run(capsys, "count", str(path), "--certify", status=2)
+    assert sentence in error
+    assert len(error.splitlines()) == 1
+
+
+@pytest.mark.parametrize("seed", ["1e3", "nan", "", "-1", "9" * 30])
+def test_a_seed_that_is_none_is_told_with_what_is_allowed(seed: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        cli.main(["count", "gpt2-medium", f"--seed={seed}"])
+    assert end.value.code == 2
+    assert "is not a seed; allowed: whole numbers from 0 to 2^63 - 1" in capsys.readouterr().err
+
+
+def test_list_takes_no_layer_and_a_folder_hides_no_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "--list takes no layer, found 'extra'" in run(capsys, "count", "--list", "extra", status=2)
+    (tmp_path / "gpt2-medium").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert "all attention layers" in run(capsys, "count", "gpt2-medium")
+
+
+ATTNID = str(Path(sys.executable).parent / "attnid")
+
+
+@pytest.mark.parametrize("redirection", ["> /dev/full", ">&-", "2> /dev/full >&-"])
+def test_output_that_cannot_be_written_ends_with_status_2(redirection: str) -> None:
+    end = subprocess.run(f"{ATTNID} count gpt2-medium {redirection}", shell=True, capture_output=True, text=True)
+    assert end.returncode == 2
+    assert "Traceback" not in end.stderr
+    assert len(end.stderr.splitlines()) <= 1
+
+
+def test_an_interrupt_is_no_traceback(tmp_path: Path) -> None:
+    path = tmp_path / "layer.json"
+    path.write_text('{"d_model": 64, "n_heads": 8}')
+    process = subprocess.Popen([ATTNID, "count", str(path), "--certify"], stderr=subprocess.PIPE, text=True)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(timeout=4)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=60)[1] == ""
+    assert process.returncode == 130

@@ -111,9 +111,17 @@ def _float_rank_of(spec: LayerSpec, columns: slice) -> int:
 
 def test_too_few_rows_lower_the_lower_bound_and_certify_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(exact, "fewest_sequences", lambda *_, **__: 2)
+    monkeypatch.setattr(exact, "MOST_NUMBERS", 2 * 8 * 8 * 256 + 1)
     certificate = certify(LayerSpec.multi_head(8, 2))
     assert certificate.layer.lower < certificate.layer.upper == count(LayerSpec.multi_head(8, 2)).identified
     assert not certificate.certified
+
+
+def test_twice_as_many_rows_are_tried_until_the_bounds_meet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exact, "fewest_sequences", lambda *_, **__: 1)
+    certificate = certify(LayerSpec.multi_head(8, 2))
+    assert certificate.certified
+    assert certificate.sequences == 4
 
 
 def test_a_missing_symmetry_raises_the_upper_bound_and_certifies_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,7 +163,8 @@ def test_a_certificate_says_what_it_rests_on() -> None:
     certificate = certify(layer(rotary_dim=2, qk_norm="head"), seed=5, prime=PRIMES[1])
     assert (certificate.prime, certificate.seed) == (8_388_571, 5)
     assert certificate.assumed == (
-        "generic weights and independent tokens, RoPE's frequencies for base 10000, whatever base the model has, norms with an epsilon of 0"
+        "generic weights and independent tokens, RoPE's frequencies for base 10000, whatever base the model has, "
+        "norms with an epsilon of 0"
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from small_models import cheap_settings
-from transformers import AutoConfig, AutoModel
+from transformers import CONFIG_MAPPING, AutoConfig, AutoModel
 from transformers.models.t5.modeling_t5 import T5Attention
 from transformers.utils import logging
 
@@ -729,3 +729,27 @@ def test_reading_loads_neither_torch_nor_transformers() -> None:
         "import sys, attnid.huggingface; sys.exit(bool({'torch', 'numpy', 'pandas', 'transformers'} & {*sys.modules}))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_keys_that_stand_for_others_are_read_as_transformers_reads_them() -> None:
+    plain = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4}
+    synonymous = {"model_type": "gpt2", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    assert attention_layers(synonymous, "x") == attention_layers(plain, "x")
+    assert attention_layers(plain | synonymous, "x") == attention_layers(plain, "x")
+    with pytest.raises(UserError, match="n_embd is 64 and hidden_size, which stands for it, 32; allowed: one of them"):
+        attention_layers(plain | {"hidden_size": 32}, "x")
+
+
+@pytest.mark.parametrize("model_type", [name for name in FAMILIES if FAMILIES[name].synonyms])
+def test_synonyms_are_those_of_transformers(model_type: str) -> None:
+    theirs = CONFIG_MAPPING[model_type].attribute_map
+    ours = FAMILIES[model_type].synonyms
+    assert ours == {name: theirs[name] for name in ours}
+    assert not [name for name in set(theirs) - set(ours) if theirs[name] in FAMILIES[model_type].model_fields]
+
+
+def test_the_older_section_of_rope_replaces_the_newer_one() -> None:
+    config = {"model_type": "gpt_neox", "hidden_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
+    newer = config | {"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.75}}
+    assert attention_layers(newer, "x")[0].spec.rotary_dim == 24
+    assert attention_layers(newer | {"rope_scaling": {"rope_type": "default"}}, "x")[0].spec.rotary_dim == 8

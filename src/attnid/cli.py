@@ -1,6 +1,7 @@
 """The command line: attnid. What a command does not need, PyTorch above all, is not imported for it."""
 
 import argparse
+import contextlib
 import difflib
 import json
 import os
@@ -20,22 +21,38 @@ from attnid.layer import LayerSpec, layer_name, numel
 
 LARGEST_RANK = 20_000
 """Parameters of a layer whose Jacobian still fits in memory."""
-MOST_NUMBERS = 650_000_000
-"""Numbers that still fit in memory at a time, 8 bytes each."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 0 on success, 2 on a user's mistake."""
     chosen = _parser().parse_args(arguments)
     try:
-        chosen.run(chosen)
-        sys.stdout.flush()
+        return _run(chosen)
     except UserError as error:
-        print(f"attnid: {error}", file=sys.stderr)
-        return 2
+        return _complain(str(error))
+    except KeyboardInterrupt:
+        return 130
+
+
+def _run(chosen: argparse.Namespace) -> int:
+    """Print what a command has to say, once it is all there. Raises UserError where it cannot be written."""
+    text = "\n".join(chosen.run(chosen))
+    if sys.stdout is None:
+        raise UserError("the output is closed; expected somewhere to write to")
+    try:
+        print(text, flush=True)
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise UserError(f"the output cannot be written ({error.strerror})") from None
     return 0
+
+
+def _complain(sentence: str) -> int:
+    with contextlib.suppress(OSError):
+        print(f"attnid: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
+    return 2
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -66,24 +83,24 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _seed(text: str) -> int:
-    seed = int(text)
-    if not 0 <= seed < 2**63:
-        raise argparse.ArgumentTypeError(f"{text} is not a seed; allowed: 0 to 2^63 - 1")
-    return seed
+    if not (text.isascii() and text.isdigit() and len(text) < 20 and int(text) < 2**63):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a seed; allowed: whole numbers from 0 to 2^63 - 1")
+    return int(text)
 
 
-def _count(arguments: argparse.Namespace) -> None:
+def _count(arguments: argparse.Namespace) -> list[str]:
     if arguments.list:
+        if arguments.layer is not None:
+            raise UserError(f"count: --list takes no layer, found {arguments.layer!r}")
         names = [model.model for model in architectures()]
-        print(json.dumps(names, indent=1) if arguments.json else "\n".join(names))
-        return
+        return [json.dumps(names, indent=1)] if arguments.json else names
     if arguments.layer is None:
         raise UserError("count: no layer given; expected a JSON file, a shipped model's name, or --list")
     kinds = _layers(arguments.layer)
     if arguments.block and isinstance(kinds, LayerSpec):
         raise UserError("count: --block is for models; a layer file has pre_norm for the norm before the layer")
     result = _counted(kinds, arguments) if isinstance(kinds, LayerSpec) else _counted_model(kinds, arguments)
-    print(json.dumps(result, indent=1) if arguments.json else "\n".join(_lines(result)))
+    return [json.dumps(result, indent=1)] if arguments.json else _lines(result)
 
 
 def _counted_model(kinds: Sequence[AttentionLayers], arguments: argparse.Namespace) -> dict[str, Any]:
@@ -145,7 +162,7 @@ def _refuse_what_does_not_fit(spec: LayerSpec) -> None:
         raise UserError(
             f"count: a rank of {parameters:,} parameters is out of reach; allowed: at most {LARGEST_RANK:,}"
         )
-    from attnid.rank import numbers_held
+    from attnid.rank import MOST_NUMBERS, numbers_held
 
     if numbers_held(spec) > MOST_NUMBERS:
         raise UserError(
@@ -200,7 +217,7 @@ def _shown(value: Any) -> str:
 
 def _layers(name: str) -> LayerSpec | Sequence[AttentionLayers]:
     """One layer of a layer file; all kinds of layers of a model."""
-    if name.endswith(".json") or (name and os.path.exists(name)):
+    if name.endswith(".json") or os.path.isfile(name):
         return _file(Path(name))
     models: dict[str, Architecture] = {}
     for model in architectures():
@@ -238,13 +255,13 @@ def _file(path: Path) -> LayerSpec | Sequence[AttentionLayers]:
         raise UserError(validation_sentence(error, str(path), LayerSpec)) from None
 
 
-def _plan(arguments: argparse.Namespace) -> None:
+def _plan(arguments: argparse.Namespace) -> list[str]:
     from attnid import config, plan
 
     settings = config.parse(_merged(arguments.files))
     expected = plan.plan(settings, plan.product_speed())
     cores = os.cpu_count() or 1
-    print("\n".join(plan.sentences(expected, sorted({1, cores}))))
+    return plan.sentences(expected, sorted({1, cores}))
 
 
 def _merged(files: Sequence[Path]) -> dict[str, Any]:

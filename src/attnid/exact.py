@@ -36,12 +36,12 @@ from attnid.counting import input_widths
 from attnid.directions import directions
 from attnid.layer import LayerSpec, numel
 from attnid.modular import PRIME, Field, NoInverseError
-from attnid.rank import fewest_sequences, jacobian, tokens_that_tell
+from attnid.rank import MOST_NUMBERS, fewest_sequences, jacobian, tokens_that_tell
 from attnid.residues import Residues
 
 SPARE_ROWS = 32
 MARGIN = 1.1
-"""Room for inputs that tell less than others; too few of them lower the lower bound, and nothing is certified."""
+"""Room for inputs that tell less than others; where the bounds do not meet, twice as many are tried."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +93,16 @@ def certify(spec: LayerSpec, seed: int = 0, prime: int = PRIME) -> Certificate:
     parameters, known = _at_random(spec, field, draws)
     upper = _upper(known, slice(None), field)
     tokens = tokens_that_tell(spec)
-    sequences = fewest_sequences(spec, tokens, rows=upper + SPARE_ROWS, margin=MARGIN)
+    used = sequences = fewest_sequences(spec, tokens, rows=upper + SPARE_ROWS, margin=MARGIN)
     failed = _failed(spec)
-    lower = 0 if failed else field.rank_(_jacobian(spec, parameters, field, draws, sequences, tokens))
+    lower = 0
+    while not failed and lower < upper and sequences * tokens * spec.d_model * known.shape[1] < MOST_NUMBERS:
+        found = field.rank_(_jacobian(spec, parameters, field, draws, sequences, tokens))
+        if found <= lower:
+            break
+        lower, used, sequences = found, sequences, 2 * sequences
     sides = _sides(known, numel(spec.query_key_shapes), lower, field) if spec.has_sides else ()
-    return Certificate(Bounds(lower, upper), sides, prime, seed, sequences, tokens, _assumed(spec), failed)
+    return Certificate(Bounds(lower, upper), sides, prime, seed, used, tokens, _assumed(spec), failed)
 
 
 def _at_random(spec: LayerSpec, field: Field, draws: Generator) -> tuple[dict[str, Tensor], Tensor]:

@@ -37,6 +37,14 @@ def attention_layers(config: object, where: str) -> list[AttentionLayers]:
     if not isinstance(config, dict):
         raise UserError(f"{where}: not a JSON object; expected a Hugging Face config.json")
     family = _family(config, where)
+    for synonym, key in family.synonyms.items():
+        if synonym in config:
+            if config.get(key, config[synonym]) != config[synonym]:
+                raise UserError(
+                    f"{where}: {key} is {config[key]!r} and {synonym}, which stands for it, {config[synonym]!r}; "
+                    "allowed: one of them"
+                )
+            config = config | {key: config[synonym]}
     try:
         return family.model_validate(config).layers()
     except ValidationError as error:
@@ -67,6 +75,8 @@ class Family(_Strict):
     """
 
     config_names: ClassVar[dict[str, str]] = {}
+    synonyms: ClassVar[dict[str, str]] = {}
+    """Keys that transformers reads in place of another."""
 
     pruned_heads: Annotated[dict[str, object], Field(max_length=0)] = {}
     per_layer_config: None = None
@@ -184,10 +194,14 @@ class Vit(Stack):
         return super().features() | {"causal": False} | biases | LAYER_NORM
 
 
+GPT_SYNONYMS = {"hidden_size": "n_embd", "num_hidden_layers": "n_layer", "num_attention_heads": "n_head"}
+
+
 class Gpt2(CrossAttending, Decoder):
     """GPT-2."""
 
     config_names = {"d_model": "n_embd", "n_heads": "n_head"}
+    synonyms = GPT_SYNONYMS
 
     hidden_size: Size = Field(validation_alias="n_embd")
     num_hidden_layers: Size = Field(validation_alias="n_layer")
@@ -201,6 +215,7 @@ class GptJ(Decoder):
     """GPT-J."""
 
     config_names = {"d_model": "n_embd", "n_heads": "n_head", "qk_head_dim": "n_embd / n_head"}
+    synonyms = GPT_SYNONYMS
 
     hidden_size: Size = Field(validation_alias="n_embd")
     num_hidden_layers: Size = Field(validation_alias="n_layer")
@@ -232,7 +247,7 @@ class Rotating(Decoder):
     @property
     def rotary_dim(self) -> int:
         """Dimensions of a head that RoPE rotates."""
-        places = (self.rope_scaling, self.rope_parameters, self)
+        places = (self.rope_scaling or self.rope_parameters, self)
         given = [place.partial_rotary_factor for place in places if place and place.partial_rotary_factor]
         part = given[0] if given else self.usual_part or 1.0
         if self.usual_part is None and part != 1:
@@ -510,6 +525,12 @@ class T5(EncoderDecoder):
         "relative_buckets": "relative_attention_num_buckets",
         "relative_distance": "relative_attention_max_distance",
     }
+    synonyms = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers",
+        "head_dim": "d_kv",
+    }
 
     d_model: Size
     d_kv: Size
@@ -543,6 +564,13 @@ class T5(EncoderDecoder):
 
 class Whisper(EncoderDecoder):
     """Whisper, whose keys have no bias."""
+
+    synonyms = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_key_value_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
 
     d_model: Size
     encoder_layers: Size

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Size = Annotated[int, Field(ge=1, strict=True)]
+Size = Annotated[int, Field(ge=1, le=10**9, strict=True)]
 Flag = Annotated[bool, Field(strict=True)]
 Shapes = dict[str, tuple[int, ...]]
 
@@ -54,7 +54,7 @@ class LayerSpec(BaseModel):
     soft_cap: Annotated[float, Field(gt=0, allow_inf_nan=False, strict=True)] | None = Field(
         default=None, description="scores s become soft_cap tanh(s / soft_cap)"
     )
-    relative_buckets: Annotated[int, Field(ge=0, strict=True)] = Field(
+    relative_buckets: Annotated[int, Field(ge=0, le=100_000, strict=True)] = Field(
         default=0, description="entries a head of a learned table of relative positions, as in T5; 0 without one"
     )
     relative_distance: Annotated[int, Field(ge=1, le=100_000, strict=True)] = Field(

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attnid.arithmetic import FLOATING, Arithmetic
 from attnid.attention import Parameters, attention, random_parameters
+from attnid.counting import NoClosedFormError, count
 from attnid.layer import LayerSpec, numel
 
 KEPT_ABOVE = 1e-9
@@ -15,6 +16,8 @@ DROPPED_BELOW = 1e-12
 ROWS_PER_PARAMETER = 1.5
 FEWEST_TOKENS = 8
 JACOBIAN_CHUNK = 64
+MOST_NUMBERS = 650_000_000
+"""Numbers that still fit in memory at a time, 8 bytes each."""
 
 
 class UnclearRankError(ArithmeticError):
@@ -61,37 +64,70 @@ def layer_ranks(spec: LayerSpec, seed: int = 0, sequences: int | None = None, to
 
     Args:
         sequences, tokens: number and length of the input sequences; without them, enough for every identified
-            parameter to show.
+            parameter to show, and then twice as many until the rank is what the closed form says or grows no more.
 
     Raises:
         UnclearRankError: a singular value lies between DROPPED_BELOW and KEPT_ABOVE of the largest.
     """
     tokens = tokens or tokens_that_tell(spec)
-    numbers = numel(spec.parameter_shapes)
-    sequences = sequences or fewest_sequences(
-        spec, tokens, rows=ceil(ROWS_PER_PARAMETER * numbers), margin=ROWS_PER_PARAMETER
-    )
+    rows = ceil(ROWS_PER_PARAMETER * numel(spec.parameter_shapes))
+    used = sequences or fewest_sequences(spec, tokens, rows=rows, margin=ROWS_PER_PARAMETER)
     generator = torch.Generator().manual_seed(seed)
     parameters = random_parameters(spec, generator, scale=spec.d_model**-0.5)
+    try:
+        triangle = _triangle(spec, parameters, generator, used, tokens)
+        ranks = _ranks(spec, triangle, used, tokens)
+        while sequences is None and ranks.layer.rank < _most(spec):
+            triangle = _triangle(spec, parameters, generator, used, tokens, above=triangle)
+            used *= 2
+            fewer, ranks = ranks, _ranks(spec, triangle, used, tokens)
+            if ranks.layer.rank == fewer.layer.rank:
+                break
+        return ranks
+    except UnclearRankError as error:
+        raise UnclearRankError(f"{error}; layer {spec!r}") from None
+
+
+def _most(spec: LayerSpec) -> int:
+    """The rank from which on more inputs need not be tried: the closed form, all parameters where there is none."""
+    try:
+        return count(spec).identified
+    except NoClosedFormError:
+        return numel(spec.parameter_shapes)
+
+
+def _triangle(
+    spec: LayerSpec,
+    parameters: Parameters,
+    generator: torch.Generator,
+    sequences: int,
+    tokens: int,
+    above: Tensor | None = None,
+) -> Tensor:
+    """The triangular factor of the Jacobian at random inputs, with that of others above it.
+
+    It has the singular values of the Jacobian, whichever columns are taken of both.
+    """
     x = torch.randn(sequences, tokens, spec.d_model, generator=generator, dtype=torch.float64)
     context = None
     if spec.context_dim is not None:
         context = torch.randn(sequences, tokens, spec.context_dim, generator=generator, dtype=torch.float64)
-    # The triangular factor has the singular values of the Jacobian, whichever columns are taken of both.
-    triangle = torch.linalg.qr(jacobian(spec, parameters, x, context), mode="r")[1]
+    rows = jacobian(spec, parameters, x, context)
+    triangle: Tensor = torch.linalg.qr(rows if above is None else torch.cat((above, rows)), mode="r")[1]
+    return triangle
+
+
+def _ranks(spec: LayerSpec, triangle: Tensor, sequences: int, tokens: int) -> LayerRanks:
     query_key = numel(spec.query_key_shapes)
     singular_values = torch.linalg.svdvals(triangle)
     largest = float(singular_values[0])
-    try:
-        return LayerRanks(
-            layer=numerical_rank(singular_values, largest),
-            query_key=numerical_rank(torch.linalg.svdvals(triangle[:query_key, :query_key]), largest),
-            value_output=numerical_rank(torch.linalg.svdvals(triangle[:, query_key:]), largest),
-            sequences=sequences,
-            tokens=tokens,
-        )
-    except UnclearRankError as error:
-        raise UnclearRankError(f"{error}; layer {spec!r}") from None
+    return LayerRanks(
+        layer=numerical_rank(singular_values, largest),
+        query_key=numerical_rank(torch.linalg.svdvals(triangle[:query_key, :query_key]), largest),
+        value_output=numerical_rank(torch.linalg.svdvals(triangle[:, query_key:]), largest),
+        sequences=sequences,
+        tokens=tokens,
+    )
 
 
 def jacobian(
@@ -155,10 +191,11 @@ def tokens_that_tell(spec: LayerSpec) -> int:
 
 
 def numbers_held(spec: LayerSpec) -> int:
-    """Numbers that a rank of the layer holds at a time: its Jacobian, or a batch of attention weights."""
+    """Numbers that a rank of the layer holds at a time: its Jacobian, a batch of attention weights, its directions."""
     numbers, tokens = numel(spec.parameter_shapes), tokens_that_tell(spec)
     rows = max(ceil(ROWS_PER_PARAMETER * numbers), tokens * spec.d_model)
-    return max(rows * numbers, JACOBIAN_CHUNK * spec.n_heads * tokens**2)
+    directions = spec.n_kv_heads * (spec.qk_head_dim**2 + spec.v_head_dim**2) + (spec.kv_latent_dim or 0) ** 2
+    return max(rows * numbers, JACOBIAN_CHUNK * spec.n_heads * tokens**2, 6 * directions * numbers)
 
 
 def _channels(spec: LayerSpec) -> int:
