@@ -118,7 +118,7 @@ MISTAKES = [
     ("groups/heads", 3, "groups.heads is 3; input should be a valid"),
     ("corpus", "king-jmaes", "corpus must be king-james, tiny-shakespeare or the path of a UTF-8 text file"),
     ("device", "gpu", "device is 'gpu'; input should be 'auto', 'cpu' or 'cuda'"),
-    ("devise", "cpu", "devise is not a key; allowed beside it: corpus, device, model"),
+    ("devise", "cpu", "devise is not a key; allowed beside it: corpus, device, tensorboard"),
 ]
 
 

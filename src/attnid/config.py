@@ -164,6 +164,7 @@ class Config(Section):
 
     corpus: str = Field(description=corpus.allowed())
     device: Device = Field(description="where training runs: auto takes CUDA where there is one, else the CPU")
+    tensorboard: bool = Field(default=False, description="whether training writes logs for TensorBoard as well")
     model: Model
     training: Training
     cases: Annotated[dict[Name, Case], Field(min_length=1)]

@@ -25,6 +25,11 @@ def checkpoints(lineage: str, first: int, last: int) -> Path:
     return RESULTS / "checkpoints" / lineage / f"seeds-{first}-{last}"
 
 
+def tensorboard(cell: str) -> Path:
+    """Directory of a cell's logs for TensorBoard."""
+    return RESULTS / "tensorboard" / cell
+
+
 def metrics(name: str) -> Path:
     """A table over all cells."""
     return RESULTS / "metrics" / f"{name}.parquet"

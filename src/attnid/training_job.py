@@ -3,6 +3,7 @@
 import logging
 import resource
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -12,19 +13,28 @@ import torch
 from attnid import corpus, paths, provenance
 from attnid.checkpoint import Checkpoints
 from attnid.config import Cell, Device
+from attnid.tensorboard import TensorBoard
 from attnid.training import Progress, choose_device, train
 
 REPORT_EVERY = 5.0
 
 
 def run(
-    cell: Cell, first: int, last: int, text: Path, device: Device, code: str, log: logging.Logger
+    cell: Cell,
+    first: int,
+    last: int,
+    text: Path,
+    device: Device,
+    code: str,
+    log: logging.Logger,
+    tensorboard: bool = False,
 ) -> tuple[dict[str, pd.DataFrame], dict[str, object]]:
     """Train seeds first to last of a cell, from the job's newest checkpoint where there is one.
 
     Args:
         text: the corpus.
         code: a hash of the code that trains; a checkpoint of other code is not used.
+        tensorboard: whether the run is written for TensorBoard as well.
 
     Returns:
         The frames of `attnid.training.TABLES`, and the record of the run.
@@ -41,7 +51,15 @@ def run(
     }
     checkpoints = Checkpoints(paths.checkpoints(cell.lineage, first, last), belongs, cell.steps)
     reporter = _Reporter(log, f"{cell.id} seeds {first} to {last} on {chosen}")
-    frames = train(cell, corpus.load(text, cell.context), range(first, last + 1), chosen, reporter, checkpoints)
+    listeners: list[Callable[[Progress], None]] = [reporter]
+    if tensorboard:
+        listeners.append(TensorBoard(paths.tensorboard(cell.id)))
+
+    def report(progress: Progress) -> None:
+        for listener in listeners:
+            listener(progress)
+
+    frames = train(cell, corpus.load(text, cell.context), range(first, last + 1), chosen, report, checkpoints)
     for complaint in checkpoints.complaints:
         log.warning(complaint)
     return frames, {

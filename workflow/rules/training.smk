@@ -16,6 +16,7 @@ rule train_cell:
     threads: 1
     resources:
         device=CONFIG.device,
+        tensorboard=int(CONFIG.tensorboard),
         gpu=int(plan.wants_gpu(CONFIG.device)),
         mem_mb=lambda wildcards: plan.job_memory(
             CELLS[wildcards.cell], int(wildcards.last) - int(wildcards.first) + 1

@@ -19,6 +19,7 @@ with job(snakemake.log[0]) as log:
         device=snakemake.resources.device,
         code=provenance.digest([*snakemake.input.library, snakemake.input.lock]),
         log=log,
+        tensorboard=bool(snakemake.resources.tensorboard),
     )
     for table in TABLES:
         tables.write(table, frames[table.name], Path(snakemake.output[table.name]))
