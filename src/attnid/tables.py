@@ -516,12 +516,12 @@ SUMMARY = Table(
 
 CLAIMS = Table(
     "claims",
-    "every claim of arXiv 2609.01231v1 that a number can test, with its verdict",
+    "every claim of arXiv 2609.01231v1 that a number can test, and the answers beyond it, each with its verdict",
     (
         *_texts(
             id="claim",
             at="section or figure of the paper",
-            kind="count, invariance, training or table",
+            kind="count, invariance, training or table; beyond: a question that the paper leaves open",
             statement="what the paper says",
         ),
         Column("printed", TEXT, "the value the paper prints", nullable=True),
@@ -529,7 +529,7 @@ CLAIMS = Table(
         Column("seeds", INT, "runs behind the value; 0 for exact arithmetic", nullable=False),
         *_texts(
             scale="scale at which the verdict was reached",
-            verdict="reproduced, corrected, qualified, not reproduced or not run",
+            verdict="reproduced, corrected, qualified, not reproduced or not run; beyond: supported, open or not supported",
             evidence="the numbers behind the verdict, in words",
         ),
     ),
