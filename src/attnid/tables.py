@@ -529,7 +529,7 @@ CLAIMS = Table(
         Column("seeds", INT, "runs behind the value; 0 for exact arithmetic", nullable=False),
         *_texts(
             scale="scale at which the verdict was reached",
-            verdict="reproduced, corrected, qualified, not reproduced or not run; beyond: supported, open or not supported",
+            verdict="reproduced, corrected, qualified, not reproduced or not run; supported, open or not supported",
             evidence="the numbers behind the verdict, in words",
         ),
     ),
