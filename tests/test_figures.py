@@ -2,6 +2,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import beyond_tables
+import claim_tables
 import numpy as np
 import pandas as pd
 import pytest
@@ -9,6 +11,7 @@ import synthetic
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
+from settings import default_settings, overlaid_settings
 
 from attnid import figures, style, tables
 from attnid.errors import UserError
@@ -17,6 +20,11 @@ from attnid.errors import UserError
 @pytest.fixture(scope="module")
 def frames() -> dict[str, pd.DataFrame]:
     return synthetic.all_tables()
+
+
+def tables_of(name: str, frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
+    """The tables given, or those of the questions beyond the paper."""
+    return beyond_tables.base() if name in figures.STUDIES else frames
 
 
 def draw(name: str, frames: dict[str, pd.DataFrame]) -> Figure:
@@ -50,12 +58,19 @@ def test_synthetic_tables_fit_the_schemas(frames: dict[str, pd.DataFrame], tmp_p
 def test_the_names_are_the_modules_and_no_module_is_imported_before_it_is_loaded() -> None:
     assert figures.NAMES == (
         "architectures",
+        "conserved_beta",
         "head_width",
         "identified_fraction",
+        "key_bias",
+        "layer_kinds",
+        "overlap_causes",
         "paper_figure_2",
         "paper_figure_3",
         "paper_figure_4",
+        "rebalancing_interval",
+        "rebalancing_state",
         "rho_heads",
+        "scaling_rotation",
         "spikes",
         "squad_table",
         "stacked_trap",
@@ -78,7 +93,7 @@ def test_every_figure_saves_the_same_bytes_twice(name: str, frames: dict[str, pd
     for suffix, magic in (("png", b"\x89PNG"), ("pdf", b"%PDF")):
         paths = [tmp_path / f"{run}.{suffix}" for run in ("first", "second")]
         for path in paths:
-            style.save(draw(name, frames), path)
+            style.save(draw(name, tables_of(name, frames)), path)
         first, second = (path.read_bytes() for path in paths)
         assert first == second
         assert first.startswith(magic)
@@ -88,7 +103,7 @@ def test_every_figure_saves_the_same_bytes_twice(name: str, frames: dict[str, pd
 
 @pytest.mark.parametrize("name", figures.NAMES)
 def test_figures_fit_one_or_two_columns_of_print(name: str, frames: dict[str, pd.DataFrame]) -> None:
-    assert draw(name, frames).get_figwidth() in (style.SINGLE, style.DOUBLE)
+    assert draw(name, tables_of(name, frames)).get_figwidth() in (style.SINGLE, style.DOUBLE)
 
 
 @pytest.mark.parametrize("name", figures.NAMES)
@@ -100,7 +115,7 @@ def test_without_data_a_figure_says_what_is_missing(name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("name", figures.NAMES)
 def test_the_rows_behind_a_figure_are_rows_of_its_first_table(name: str, frames: dict[str, pd.DataFrame]) -> None:
-    module = figures.load(name)
+    module, frames = figures.load(name), tables_of(name, frames)
     rows = module.behind(frames)
     table = frames[module.TABLES[0]]
     assert 0 < len(rows) <= len(table)
@@ -115,9 +130,12 @@ def test_save_refuses_another_format(tmp_path: Path) -> None:
 
 
 def test_every_case_has_its_own_colour_and_a_case_of_the_users_own_its_name() -> None:
-    assert len({style.case_color(case) for case in style.CASES}) == len(style.CASES) == 6
-    assert style.case_label("muon") == "muon"
-    assert style.case_color("muon") == style.GREY
+    of_paper = list(default_settings()["cases"])
+    assert len({style.case_color(case) for case in of_paper}) == len(of_paper) == 6
+    assert set(overlaid_settings("full.yaml")["cases"]) == set(style.CASES)
+    assert len({style.case_label(case) for case in style.CASES}) == len(style.CASES)
+    assert style.case_label("lion") == "lion"
+    assert style.case_color("lion") == style.GREY
 
 
 def test_layers_are_told_apart_by_colour_and_line() -> None:
@@ -259,7 +277,7 @@ def test_drawing_leaves_nothing_in_pyplot(frames: dict[str, pd.DataFrame]) -> No
     from matplotlib import pyplot
 
     for name in figures.NAMES:
-        draw(name, frames)
+        draw(name, tables_of(name, frames))
     assert pyplot.get_fignums() == []
 
 
@@ -345,3 +363,41 @@ def test_architectures_stack_the_sources_of_all_layers_of_a_model(frames: dict[s
 def test_ranks_without_a_proof_are_not_drawn(frames: dict[str, pd.DataFrame]) -> None:
     unproved = frames["ranks"].assign(certified=frames["ranks"]["group"] != "heads-rope")
     assert "No layers of RoPE." in texts(draw("identified_fraction", dict(frames, ranks=unproved)))
+
+
+def test_studies_are_drawn_where_their_cells_are_configured() -> None:
+    assert not set(figures.names(default_settings()["groups"])) & set(figures.STUDIES)
+    assert figures.names(overlaid_settings("full.yaml")["groups"]) == list(figures.NAMES)
+    assert set(figures.STUDIES) <= set(figures.NAMES)
+
+
+def test_a_forest_has_a_line_a_row_with_the_interval_of_its_seeds() -> None:
+    _figure, axes = style.panels(style.SINGLE, 2)
+    values = pd.Series([1.0, 2.0, 4.0])
+    style.forest(axes[0, 0], [("first", "#000000", values), ("one run", "#000000", values[:1])], logarithmic=True)
+    seeds, ends, mean = axes[0, 0].lines[:3]
+    reach = stats.t.ppf(0.975, 2) * np.log(values).sem()
+    assert list(seeds.get_xdata()) == [1.0, 2.0, 4.0]
+    assert np.log(ends.get_xdata()) == pytest.approx([np.log(2) - reach, np.log(2) + reach])
+    assert mean.get_xdata() == pytest.approx([2.0])
+    assert [label.get_text() for label in axes[0, 0].get_yticklabels()] == ["first", "one run"]
+
+
+def test_overlap_causes_shows_each_case_over_its_null() -> None:
+    (ax,) = draw("overlap_causes", beyond_tables.base()).axes
+    middles = {
+        label.get_text(): item.get_xdata()[0]
+        for label, item in zip(ax.get_yticklabels(), [i for i in ax.lines if i.get_marker() == "o"], strict=True)
+    }
+    assert middles["AdamW"] == pytest.approx(0.24 / 0.25, rel=1e-3)
+    assert middles["SGD, momentum"] == pytest.approx(5e-3 / 0.25, rel=1e-3)
+
+
+def test_losses_are_compared_seed_by_seed_with_the_margin_drawn() -> None:
+    frames = claim_tables.loss("adamw-both", 0.05)(beyond_tables.base())
+    left = draw("rebalancing_state", frames).axes[0]
+    labels = [label.get_text() for label in left.get_yticklabels()]
+    middles = [item.get_xdata()[0] for item in left.lines if item.get_marker() == "o"]
+    assert middles[labels.index("QK and VO rebalanced")] == pytest.approx(0.05)
+    assert middles[labels.index("AdamW")] == 0
+    assert left.patches[0].get_extents().width > 0

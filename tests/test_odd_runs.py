@@ -4,10 +4,11 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import synthetic
 import torch
-from settings import default_settings
+from settings import default_settings, overlaid_settings
 
 from attnid import claims, config, corpus, figures, metrics, style, tables
 from attnid.cli import lay_over
@@ -36,6 +37,8 @@ ODD: dict[str, dict[str, Any]] = {
     "half dropped": {"model": {"dropout": 0.5}},
     "no rebalancing in time": {"training": {"rebalance_every": 1000}},
     "rebalancing at every step": {"training": {"rebalance_every": 1, "measure_every": 5}},
+    "rotary and grouped": {"model": {"rope": True, "n_kv_heads": 1}, "groups": {"heads": {"n_heads": [2, 4]}}},
+    "bfloat16": {"training": {"precision": "bfloat16"}},
     "diverging": {
         "cases": {name: {"lr": 1e20} for name in ("sgd", "sgd-decay", "adamw", "adamw-rebalanced")},
         "training": {"grad_clip": 1e30},
@@ -50,12 +53,8 @@ def text(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("oddity", ODD)
-def test_a_run_at_an_odd_size_reaches_its_verdicts(oddity: str, text: Path, tmp_path: Path) -> None:
-    settings = default_settings() | {"corpus": str(text)}
-    lay_over(settings, TINY)
-    lay_over(settings, ODD[oddity])
-    chosen = config.parse(settings)
+def ledger_of(chosen: config.Config, text: Path, tmp_path: Path) -> pd.DataFrame:
+    """The verdicts of a configuration, trained, written, read and drawn."""
     seeds = range(chosen.training.seeds)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -73,8 +72,17 @@ def test_a_run_at_an_odd_size_reaches_its_verdicts(oddity: str, text: Path, tmp_
         }
         ledger = claims.judge(frames)
         tables.write(tables.CLAIMS, ledger, tmp_path / "claims.parquet")
-        for name in ("paper_figure_2", "paper_figure_4", "rho_heads", "tau_layers"):
+        for name in ("paper_figure_2", "paper_figure_4", "rho_heads", "tau_layers", *figures.STUDIES):
             style.save(figures.load(name).draw(frames), tmp_path / f"{name}.png")
+    return ledger
+
+
+@pytest.mark.parametrize("oddity", ODD)
+def test_a_run_at_an_odd_size_reaches_its_verdicts(oddity: str, text: Path, tmp_path: Path) -> None:
+    settings = default_settings() | {"corpus": str(text)}
+    lay_over(settings, TINY)
+    lay_over(settings, ODD[oddity])
+    ledger = ledger_of(config.parse(settings), text, tmp_path)
     assert set(ledger.verdict) <= set(claims.VERDICTS)
     training = ledger[ledger.kind == "training"].set_index("id")
     if oddity == "diverging":
@@ -83,3 +91,14 @@ def test_a_run_at_an_odd_size_reaches_its_verdicts(oddity: str, text: Path, tmp_
     if oddity == "one seed":
         reproduced = training.index[training.verdict == claims.REPRODUCED]
         assert set(reproduced) <= {"no-rank-deficiency"}, "one run has no interval"
+
+
+def test_all_questions_are_answered_by_a_tiny_run(text: Path, tmp_path: Path) -> None:
+    settings = overlaid_settings("full.yaml") | {"corpus": str(text)}
+    lay_over(settings, TINY)
+    lay_over(settings, {"groups": {"layers": {"n_kv_heads": [2, 1]}, "intervals": {"rebalance_every": [1, 5]}}})
+    ledger = ledger_of(config.parse(settings), text, tmp_path)
+    questions = ledger[ledger.kind == "beyond"].set_index("id")
+    assert len(questions) == 19
+    assert set(questions.verdict) <= {"supported", "open", "not supported"}
+    assert questions.measured["plain-step-identity"] < 0.01

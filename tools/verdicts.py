@@ -14,10 +14,8 @@ END = "<!-- end of verdicts -->\n"
 
 def section(frame: pd.DataFrame) -> str:
     """The tally, what did not simply reproduce, and all claims folded away."""
-    counts = frame["verdict"].value_counts()
-    tally = ", ".join(f"{counts[verdict]} {verdict}" for verdict in claims.VERDICTS if verdict in counts)
     return (
-        f"{len(frame)} claims: {tally}. {claims.READING}\n\n{claims.training_scale(frame)}\n\n"
+        f"{claims.tally(frame)} {claims.READING}\n\n{claims.training_scale(frame)}\n\n"
         f"<details><summary>All verdicts of the default run</summary>\n\n{verdict_table(frame)}\n\n</details>\n"
     )
 

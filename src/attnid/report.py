@@ -2,6 +2,7 @@
 
 import struct
 from base64 import b64encode
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -14,6 +15,8 @@ import yaml
 from pandas.api.types import is_numeric_dtype
 
 VERDICTS = ("reproduced", "corrected", "qualified", "not reproduced", "not run")
+ANSWERS = ("supported", "open", "not supported")
+"""Verdicts on questions beyond the paper; shown where such were asked."""
 ERRATA = ("corrected", "qualified")
 ROWS_SHOWN = 40
 PAGE_PIXELS, PHONE_PIXELS = 4 / 7, 600
@@ -51,7 +54,7 @@ def render(
     return _template().render(
         created=created,
         notes=notes,
-        verdicts={verdict: sum(row["verdict"] == verdict for row in ledger) for verdict in VERDICTS},
+        verdicts=_counts(ledger),
         claims=ledger,
         errata=[row for row in ledger if row["verdict"] in ERRATA],
         figures={name: _shown(entry) for name, entry in figures.items()},
@@ -66,6 +69,12 @@ def render(
         versions=_versions(runs),
         config=yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True),
     )
+
+
+def _counts(ledger: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    found = Counter(row["verdict"] for row in ledger)
+    asked = any(verdict in found for verdict in ANSWERS)
+    return {verdict: found[verdict] for verdict in (*VERDICTS, *(ANSWERS if asked else ()))}
 
 
 def number(value: Any) -> str:

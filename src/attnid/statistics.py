@@ -16,6 +16,8 @@ from scipy import stats
 from attnid.tables import HEAD_MEASURES, PHASE_STEP, SUMMARY
 
 CONFIDENCE = 0.95
+SAME_LOSS = 0.02
+"""Nats a character within which two losses count as the same: the margin of the equivalence tests."""
 
 STEP_MEASURES = {
     "lr": "lr",

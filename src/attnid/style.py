@@ -15,7 +15,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from scipy import stats
 
+from attnid.statistics import SAME_LOSS
 from attnid.tables import PHASE_STEP
 
 SINGLE, DOUBLE = 3.4, 7.0
@@ -33,6 +35,21 @@ CASES: Mapping[str, tuple[str, str]] = {
     "adamw-rebalanced": ("AdamW, rebalanced", "#009E73"),
     "adamw-cleared": ("AdamW, state cleared", "#E69F00"),
     "sgd-floor": ("SGD, floor 1e-4", "#CC79A7"),
+    "sgd-unclipped": ("SGD, unclipped", "#0072B2"),
+    "sgd-momentum": ("SGD, momentum", "#0072B2"),
+    "sign-sgd": ("sign-SGD", "#CC79A7"),
+    "sign-sgd-momentum": ("sign-SGD, momentum", "#CC79A7"),
+    "adam-no-momentum": ("Adam, no momentum", "#E69F00"),
+    "adam": ("Adam", "#E69F00"),
+    "adamw-unclipped": ("AdamW, unclipped", "#D55E00"),
+    "muon": ("Muon", "#000000"),
+    "adamw-rebalanced-kept": ("rebalanced, state kept", "#009E73"),
+    "adamw-rebalanced-moved": ("rebalanced, state moved", "#0072B2"),
+    "adamw-both": ("QK and VO rebalanced", "#56B4E9"),
+    "adamw-both-kept": ("QK and VO, state kept", "#56B4E9"),
+    "adamw-both-moved": ("QK and VO, state moved", "#56B4E9"),
+    "adamw-projected": ("QK steps projected", "#CC79A7"),
+    "adamw-both-projected": ("QK and VO steps projected", "#CC79A7"),
 }
 LAYERS = ("#332288", "#CC6677", "#44AA99", "#999933", "#88CCEE", "#882255")
 LINES = ("-", "--", ":", "-.")
@@ -131,6 +148,20 @@ def null_band(ax: Axes, cell: pd.Series) -> None:
         cell["rho_null_low"], cell["rho_null_high"], color=PALE, linewidth=0, zorder=0, label="random step, 95 %"
     )
     ax.axhline(1 / (2 * cell["n_heads"]), color=GREY, linewidth=0.7, linestyle="--", zorder=1, label="1/(2H)")
+
+
+def null_span(ax: Axes, cell: pd.Series) -> None:
+    """The middle 95 % of rho for a random step over its mean, on a horizontal axis of such ratios."""
+    low, high = (cell[f"rho_null_{end}"] / cell["rho_null_mean"] for end in ("low", "high"))
+    ax.axvspan(low, high, color=PALE, linewidth=0, zorder=0)
+    ax.axvline(1, color=GREY, linewidth=0.7, linestyle="--", zorder=1)
+
+
+def same_loss(ax: Axes, axis: str) -> None:
+    """The margin within which differences of losses count as none, and the line at zero."""
+    span, line = (ax.axvspan, ax.axvline) if axis == "x" else (ax.axhspan, ax.axhline)
+    span(-SAME_LOSS, SAME_LOSS, color=PALE, linewidth=0, zorder=0)
+    line(0, color=GREY, linewidth=0.7, zorder=1)
 
 
 def envelope(ax: Axes, frame: pd.DataFrame, color: str, label: str = "", **line: Any) -> None:
@@ -234,3 +265,51 @@ def not_finite(frame: pd.DataFrame, measures: Sequence[str], names: Mapping[str,
             which = ", ".join(measure for measure, lost in zip(measures, bad.any(axis=0), strict=True) if lost)
             sentences.append(f"{name}: not finite in {runs} of {of} runs, first at step {first}: {which}.")
     return sentences
+
+
+def settled_medians(tables: Tables, cell: pd.Series, measure: str) -> pd.Series:
+    """Median of a measure over layers, heads and the second half of a cell's steps, by seed.
+
+    A run with a value that is not finite has none.
+    """
+    rows = step_rows(tables)
+    rows = rows[(rows["cell"] == cell["cell"]) & (rows["step"] > cell["steps"] / 2)]
+    finite = np.isfinite(rows[measure]).groupby(rows["seed"]).all()
+    medians: pd.Series = rows.groupby("seed")[measure].median().where(finite)
+    return medians
+
+
+def final_losses(tables: Tables, cell: pd.Series) -> pd.Series:
+    """Mean validation loss over the last tenth of a cell's steps, by seed, in nats a character."""
+    rows = tables["evaluations"]
+    rows = rows[(rows["cell"] == cell["cell"]) & (rows["step"] > 0.9 * cell["steps"])]
+    finite = np.isfinite(rows["val_loss"]).groupby(rows["seed"]).all()
+    losses: pd.Series = rows.groupby("seed")["val_loss"].mean().where(finite)
+    return losses
+
+
+def interval(values: pd.Series) -> tuple[float, float]:
+    """Mean over seeds and half the width of its 95 % t interval (0 for one seed); NaN where a run has no value."""
+    if values.empty or values.isna().any():
+        return float("nan"), float("nan")
+    reach = values.sem() * stats.t.ppf(0.975, len(values) - 1) if len(values) > 1 else 0.0
+    return float(values.mean()), float(reach)
+
+
+def forest(ax: Axes, rows: Sequence[tuple[str, str, pd.Series]], logarithmic: bool = False) -> None:
+    """A line a row from the top: each seed a small point, and the mean over seeds with its 95 % t interval.
+
+    Rows are (label, colour, one value a seed); on a logarithmic axis means and intervals are those of the logarithms.
+    """
+    for place, (_, color, values) in enumerate(rows):
+        ax.plot(values, [place] * len(values), ".", color=color, markersize=2.5, alpha=0.4)
+        mean, reach = interval(np.log(values) if logarithmic else values)
+        middle, ends = (mean, (mean - reach, mean + reach))
+        if logarithmic:
+            middle, ends = np.exp(middle), tuple(np.exp(end) for end in ends)
+        ax.plot(ends, [place, place], color=color, linewidth=1.2)
+        ax.plot([middle], [place], "o", color=color)
+    ax.set_yticks(range(len(rows)), [label for label, _, _ in rows])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+    if logarithmic:
+        ax.set_xscale("log")

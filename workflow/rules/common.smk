@@ -67,9 +67,10 @@ BLOCK_TABLES = {
     table.name: [block / f"{table.name}.parquet" for block in BLOCKS]
     for table in (tables.STEPS, tables.EVALUATIONS, tables.HEADS, tables.REBALANCES)
 }
+FIGURE_NAMES = figure_modules.names(CONFIG.groups)
 FIGURES = [
     paths.figure(name, suffix)
-    for name in figure_modules.NAMES
+    for name in FIGURE_NAMES
     for suffix in ("pdf", "png")
 ]
 

@@ -6,7 +6,7 @@ rule report_page:
         runs=rules.collect_metrics.output.runs,
         library=library(
             "report_page.py",
-            *(f"attnid.figures.{name}" for name in figure_modules.NAMES),
+            *(f"attnid.figures.{name}" for name in FIGURE_NAMES),
         ),
         template=os.path.relpath(sources.PACKAGE / "data" / "report.html.j2"),
     output:
@@ -19,5 +19,6 @@ rule report_page:
         mem_mb=1000,
     params:
         config=CONFIG.model_dump(mode="json"),
+        figures=FIGURE_NAMES,
     script:
         "../scripts/report_page.py"

@@ -26,7 +26,7 @@ with job(snakemake.log[0]):
     page = report.render(
         claims=frames["claims"],
         rules={claim.id: claim.rule for claim in claims.all_claims()},
-        figures={name: entry(name) for name in figures.NAMES},
+        figures={name: entry(name) for name in snakemake.params.figures},
         runs=json.loads(Path(snakemake.input.runs).read_text()),
         config=snakemake.params.config,
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

@@ -1,5 +1,7 @@
 """The ledger: every claim of arXiv 2609.01231v1 that a number can test, each with a verdict computed from tables.
 
+And questions beyond it (`attnid.claims.beyond`), where the configuration asks them.
+
 A claim is one function of the tables, registered with its written rule (`ledger.claim`). Conventions that hold for all:
 
 - **reproduced**: the rule holds. **corrected**: the claim's own definitions give another number, which is given.
@@ -18,7 +20,7 @@ A claim is one function of the tables, registered with its written rule (`ledger
 - **Scale**: a verdict on training holds at the scale that the row states.
 """
 
-from attnid.claims import counts, invariances, published, training
+from attnid.claims import beyond, counts, invariances, published, training
 from attnid.claims.ledger import (
     CORRECTED,
     NOT_REPRODUCED,
@@ -32,7 +34,7 @@ from attnid.claims.ledger import (
     all_claims,
     judge,
 )
-from attnid.claims.render import READING, to_latex, to_markdown, training_scale
+from attnid.claims.render import READING, tally, to_latex, to_markdown, training_scale
 
 __all__ = [
     "CORRECTED",
@@ -46,10 +48,12 @@ __all__ = [
     "Claim",
     "Finding",
     "all_claims",
+    "beyond",
     "counts",
     "invariances",
     "judge",
     "published",
+    "tally",
     "to_latex",
     "to_markdown",
     "training",

@@ -13,9 +13,13 @@ CORRECTED = "corrected"
 QUALIFIED = "qualified"
 NOT_REPRODUCED = "not reproduced"
 NOT_RUN = "not run"
-VERDICTS = (REPRODUCED, CORRECTED, QUALIFIED, NOT_REPRODUCED, NOT_RUN)
 
-COUNT, INVARIANCE, TRAINING, TABLE = "count", "invariance", "training", "table"
+SUPPORTED, OPEN, NOT_SUPPORTED = "supported", "open", "not supported"
+ANSWERS = {REPRODUCED: SUPPORTED, QUALIFIED: OPEN, NOT_REPRODUCED: NOT_SUPPORTED, NOT_RUN: NOT_RUN}
+"""Verdicts on questions that the paper leaves open, by the verdict that the same finding gives on a claim."""
+VERDICTS = (REPRODUCED, CORRECTED, QUALIFIED, NOT_REPRODUCED, SUPPORTED, OPEN, NOT_SUPPORTED, NOT_RUN)
+
+COUNT, INVARIANCE, TRAINING, TABLE, BEYOND = "count", "invariance", "training", "table", "beyond"
 
 Tables = Mapping[str, pd.DataFrame]
 """Frames by the names of their tables in `attnid.tables`."""
@@ -40,7 +44,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of the paper, and the written rule by which `judge` gives its verdict."""
+    """One claim of the paper or question beyond it, and the written rule by which `judge` gives its verdict.
+
+    A question is judged where its `group` of cells was configured.
+    """
 
     id: str
     at: str
@@ -49,6 +56,7 @@ class Claim:
     printed: str | None
     rule: str
     judge: Callable[[Tables], Finding]
+    group: str | None = None
 
 
 class MissingError(Exception):
@@ -120,6 +128,25 @@ ORDER = (
     "rope-improves-layer",
     "published-architectures",
     "squad-most-benefit",
+    "overlap-by-momentum",
+    "overlap-by-division",
+    "overlap-by-sign",
+    "overlap-by-decay",
+    "overlap-by-clipping",
+    "overlap-of-muon",
+    "state-at-rebalancing",
+    "state-at-rebalancing-both",
+    "projected-loss",
+    "rebalanced-overlap",
+    "rebalancing-interval-cleared",
+    "rebalancing-interval-moved",
+    "layers-adamw-overlap",
+    "layers-sgd-overlap",
+    "layers-rebalancing",
+    "key-bias-wanders",
+    "scaling-against-rotation",
+    "beta-augmented-conserved",
+    "plain-step-identity",
 )
 """The claims in the order in which the ledger lists them."""
 
@@ -127,14 +154,21 @@ REGISTER: dict[str, Claim] = {}
 
 
 def claim(
-    id: str, *, at: str, kind: str, statement: str, rule: str, printed: str | None = None
+    id: str,
+    *,
+    at: str,
+    kind: str,
+    statement: str,
+    rule: str,
+    printed: str | None = None,
+    group: str | None = None,
 ) -> Callable[[Callable[[Tables], Finding]], Callable[[Tables], Finding]]:
     """Register a function of the tables as the rule of one claim."""
 
     def register(judge: Callable[[Tables], Finding]) -> Callable[[Tables], Finding]:
         if id not in ORDER or id in REGISTER:
             raise ValueError(f"claim {id}: not in ORDER, or registered twice")
-        REGISTER[id] = Claim(id, at, kind, statement, printed, rule, judge)
+        REGISTER[id] = Claim(id, at, kind, statement, printed, rule, judge, group)
         return judge
 
     return register
@@ -146,8 +180,10 @@ def all_claims() -> Iterator[Claim]:
 
 
 def judge(tables: Tables) -> pd.DataFrame:
-    """The table claims: one row a claim, in order, whatever tables there are."""
-    return pd.DataFrame([_row(claim, finding(claim, tables)) for claim in all_claims()])[CLAIMS.names]
+    """The table claims: one row a claim, in order, whatever tables there are, and one a question that was asked."""
+    configured = {None, *tables["groups"]["group"]} if "groups" in tables else {None}
+    asked = [claim for claim in all_claims() if claim.group in configured]
+    return pd.DataFrame([_row(claim, finding(claim, tables)) for claim in asked])[CLAIMS.names]
 
 
 def table(tables: Tables, name: str) -> pd.DataFrame:
@@ -186,6 +222,6 @@ def _row(claim: Claim, finding: Finding) -> dict[str, object]:
         "high": finding.high,
         "seeds": finding.seeds,
         "scale": finding.scale,
-        "verdict": finding.verdict,
+        "verdict": ANSWERS[finding.verdict] if claim.kind == BEYOND else finding.verdict,
         "evidence": finding.evidence,
     }

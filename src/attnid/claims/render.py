@@ -5,7 +5,7 @@ from math import isfinite
 
 import pandas as pd
 
-from attnid.claims.ledger import REGISTER, TRAINING, VERDICTS
+from attnid.claims.ledger import BEYOND, REGISTER, TRAINING, VERDICTS
 
 DIGITS = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
 LATEX = {
@@ -34,12 +34,10 @@ def training_scale(frame: pd.DataFrame) -> str:
 
 def to_markdown(frame: pd.DataFrame) -> str:
     """The claims as a page: the verdicts in one table, then each claim with its evidence and its rule."""
-    counts = frame["verdict"].value_counts()
-    tally = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if verdict in counts)
     lines = [
         "# Claims of arXiv 2609.01231",
         "",
-        f"{len(frame)} claims: {tally}. {READING}",
+        f"{tally(frame)} {READING}",
         "",
         training_scale(frame),
         "",
@@ -53,10 +51,22 @@ def to_markdown(frame: pd.DataFrame) -> str:
     return "\n".join(lines) + "\n"
 
 
+def tally(frame: pd.DataFrame) -> str:
+    """How many claims, and how many questions beyond them, have which verdict, in a sentence each."""
+    questions = frame["kind"] == BEYOND
+    parts = {"claims": frame[~questions], "questions beyond the paper": frame[questions]}
+    return " ".join(f"{len(rows)} {name}: {_counted(rows)}." for name, rows in parts.items() if len(rows))
+
+
+def _counted(frame: pd.DataFrame) -> str:
+    counts = frame["verdict"].value_counts()
+    return ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if verdict in counts)
+
+
 def verdict_table(frame: pd.DataFrame) -> str:
-    """One line a claim: what the paper says and prints, what was measured, and the verdict, as a Markdown table."""
+    """One line a claim: what is said and printed, what was measured, and the verdict, as a Markdown table."""
     lines = [
-        "| claim | section | what the paper says | printed | measured | seeds | verdict |",
+        "| claim | section | statement | printed | measured | seeds | verdict |",
         "|---|---|---|---|---|---|---|",
         *(_markdown_row(row) for row in _rows(frame)),
     ]

@@ -39,7 +39,7 @@ from attnid.claims.runs import (
     settled_ratio,
     training_finding,
 )
-from attnid.statistics import Estimate, geometric_interval, log_log_slope, per_seed, slope, t_interval
+from attnid.statistics import SAME_LOSS, Estimate, geometric_interval, log_log_slope, per_seed, slope, t_interval
 
 CLOSE = 1.5
 """Close to, settled, behaves like: within this factor."""
@@ -53,8 +53,6 @@ SLOWLY = 0.5
 """Falls slowly: keeps at least half over the run."""
 BALANCED = 0.05
 """tau effectively zero: |tau| under 5 % of trace(G_Q + G_K)."""
-SAME_LOSS = 0.02
-"""The same loss: within 0.02 nats a character."""
 COVERS = 0.9
 """Effectively covers: rho of at least nine tenths of 1/(2H)."""
 ZERO_EPSILONS = 1e4

@@ -5,7 +5,7 @@ of the first of its tables that it draws. This package imports none of them, so 
 others as they are.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib import import_module
 from pkgutil import iter_modules
 from typing import Protocol, cast
@@ -16,6 +16,23 @@ from matplotlib.figure import Figure
 from attnid.errors import UserError
 
 NAMES: tuple[str, ...] = tuple(sorted(module.name for module in iter_modules(__path__)))
+
+STUDIES = {
+    "conserved_beta": "conserved",
+    "key_bias": "key_bias",
+    "layer_kinds": "layers",
+    "overlap_causes": "causes",
+    "rebalancing_interval": "intervals",
+    "rebalancing_state": "rebalancing",
+    "scaling_rotation": "causes",
+}
+"""Figures of questions beyond the paper, and the cell group that each is drawn from."""
+
+
+def names(groups: Iterable[str]) -> list[str]:
+    """The figures of a configuration with these cell groups."""
+    configured = set(groups)
+    return [name for name in NAMES if name not in STUDIES or STUDIES[name] in configured]
 
 
 class FigureModule(Protocol):

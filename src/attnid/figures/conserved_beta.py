@@ -1,0 +1,54 @@
+"""What plain SGD conserves: beta with and without the biases, in float32 and float64."""
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from attnid import style
+
+TITLE = "What SGD conserves"
+CAPTION = (
+    "Departure of β from its value after the first step under SGD, relative to it: of the weights alone and with the "
+    "biases in, in float32 and float64. Each run counts with its median over layers and heads; line and band are mean "
+    "and range over seeds. Logarithmic axis."
+)
+TABLES = ("heads", "groups", "cells")
+GROUP = "conserved"
+MEASURES = {"beta": ("weights alone", "#0072B2"), "beta_augmented": ("with biases", "#D55E00")}
+
+
+@style.styled
+def draw(tables: style.Tables) -> Figure:
+    """Draw one panel a precision."""
+    cells = style.cells_of(tables, GROUP)
+    if cells.empty:
+        return style.nothing_drawn(style.DOUBLE, [f"no runs of the cell group {GROUP}"])
+    figure, axes = style.panels(style.DOUBLE, 2.2, 1, len(cells), sharey=True)
+    rows = style.step_rows(tables)
+    for ax, (_, cell) in zip(axes[0], cells.iterrows(), strict=True):
+        for measure, (label, color) in MEASURES.items():
+            departures = _departures(rows[rows["cell"] == cell["cell"]], measure)
+            ax.fill_between(departures.index, departures["min"], departures["max"], color=color, alpha=0.2, linewidth=0)
+            ax.plot(departures.index, departures["mean"], color=color, label=label)
+        ax.set_yscale("log", nonpositive="mask")
+        ax.set_title(f"{style.case_label(cell['case'])}, {cell['precision']}", fontweight="bold")
+        ax.set_xlabel("step")
+    axes[0, 0].set_ylabel("relative departure of $\\beta$\n(log scale)")
+    axes[0, 0].legend(loc="lower right")
+    names = dict(zip(cells["cell"], cells["precision"], strict=True))
+    style.footnotes(figure, style.not_finite(rows, list(MEASURES), names))
+    return figure
+
+
+def behind(tables: style.Tables) -> pd.DataFrame:
+    """Rows and columns of the table heads that the figure draws, the end of training first."""
+    rows = style.step_rows(tables)
+    rows = rows[rows["cell"].isin(style.cells_of(tables, GROUP)["cell"])]
+    return rows[["cell", "seed", "step", "layer", "head", *MEASURES]].sort_values("step", ascending=False)
+
+
+def _departures(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Mean and range over seeds of the median departure over heads, by step."""
+    values = rows.pivot(index="step", columns=["seed", "layer", "head"], values=measure).sort_index()
+    departures = (values / values.iloc[0] - 1).abs().iloc[1:]
+    runs = departures.T.groupby(level="seed").median().T
+    return runs.agg(["mean", "min", "max"], axis=1)
