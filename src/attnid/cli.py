@@ -76,6 +76,11 @@ def _parser() -> argparse.ArgumentParser:
     counting.add_argument("--json", action="store_true", help="print JSON")
     counting.set_defaults(run=_count)
 
+    merging = commands.add_parser("merge", help="put the training results of two machines together")
+    for name, text in (("first", "a results directory"), ("second", "another one"), ("merged", "the one to make")):
+        merging.add_argument(name, type=Path, help=text)
+    merging.set_defaults(run=_merge)
+
     planning = commands.add_parser("plan", help="expected jobs, hours, memory and disk of a configuration")
     planning.add_argument("files", nargs="+", type=Path, help="config.yaml and the overlays on it, in order")
     planning.set_defaults(run=_plan)
@@ -253,6 +258,12 @@ def _file(path: Path) -> LayerSpec | Sequence[AttentionLayers]:
         return LayerSpec.from_fields(fields)
     except ValidationError as error:
         raise UserError(validation_sentence(error, str(path), LayerSpec)) from None
+
+
+def _merge(arguments: argparse.Namespace) -> list[str]:
+    from attnid.merge import merge
+
+    return merge(arguments.first, arguments.second, arguments.merged)
 
 
 def _plan(arguments: argparse.Namespace) -> list[str]:
