@@ -23,6 +23,7 @@ localrules:
     prefetch,
     analysis,
     training,
+    metrics,
     figures,
     claims,
     report,
@@ -49,6 +50,11 @@ rule analysis:
 rule training:
     input:
         list(BLOCK_TABLES.values()),
+
+
+rule metrics:
+    input:
+        rules.collect_metrics.output,
 
 
 rule figures:

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 
-from attnid.config import Cell
+from attnid.cell import Cell
 from attnid.optim import learning_rate
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 import yaml
 
+from attnid.cell import Cell
 from attnid.cli import lay_over
-from attnid.config import Cell
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -7,8 +7,8 @@ import torch
 from settings import cell
 from test_training import CPU, TEXT
 
+from attnid.cell import Cell
 from attnid.checkpoint import Checkpoint, Checkpoints
-from attnid.config import Cell
 from attnid.training import Progress, train
 
 KINDS: list[dict[str, Any]] = [

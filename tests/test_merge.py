@@ -11,7 +11,7 @@ from settings import cell
 from test_training import CPU, TEXT
 
 from attnid import cli, metrics, tables
-from attnid.config import Cell
+from attnid.cell import Cell
 from attnid.training import TABLES, train
 
 CASES = {"adamw": {}, "sgd": {"optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0}}
@@ -24,6 +24,8 @@ def results(directory: Path, seeds: list[int], cases: list[str] | None = None, *
         write_block(directory, own, seeds)
     groups = pd.DataFrame({"group": "cases", "cell": [own.id for own in cells]})
     tables.write(tables.GROUPS, groups, directory / "metrics" / "groups.parquet")
+    (directory / "metrics" / "config.json").write_text("{}")
+    (directory / "analysis").mkdir()
     return directory
 
 

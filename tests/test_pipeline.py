@@ -13,6 +13,7 @@ import pytest
 from settings import ROOT, overlaid_settings
 
 from attnid import figures, paths, tables
+from attnid.cli import main
 from attnid.config import cells, parse
 
 pytestmark = pytest.mark.slow
@@ -166,6 +167,38 @@ def test_a_corpus_that_cannot_be_trained_on_ends_the_run_before_any_job(
     output = finished.snakemake("training", "--config", "corpus=short.txt", status=2)
     assert sentence in output
     assert "Traceback" not in output
+
+
+def test_figures_and_claims_are_made_from_tables_made_elsewhere(finished: Checkout, tmp_path: Path) -> None:
+    here = Checkout(tmp_path / "here")
+    for part in ("analysis", "metrics"):
+        shutil.copytree(finished.root / "results" / part, here.root / "elsewhere" / part)
+    arguments = ("all", "--config", "tables=elsewhere")
+    assert not {"train_cell", "analyse_layers", "fetch_corpus", "collect_metrics"} & set(here.planned(*arguments))
+    here.snakemake(*arguments)
+    for pattern in ("claims.*", "figures/*"):
+        assert here.digest(pattern) == finished.digest(pattern) != {}
+    assert "width 32" in (here.root / "results" / "report.html").read_text()
+    (here.root / "elsewhere" / "metrics" / "steps.parquet").unlink()
+    output = here.snakemake(*arguments, status=2)
+    assert "tables is 'elsewhere', but elsewhere/metrics/steps.parquet is missing; expected a run's tables" in output
+    assert "Traceback" not in output
+    output = here.snakemake("claims", "--config", "tables=nowhere", status=2)
+    assert "tables must be a directory of results with metrics/ and analysis/ in it; 'nowhere' is none" in output
+
+
+def test_merged_results_are_read_like_a_run_of_ones_own(finished: Checkout, tmp_path: Path) -> None:
+    here = Checkout(tmp_path / "here")
+    results = finished.root / "results"
+    assert main(["merge", str(results), str(results), str(here.root / "both")]) == 0
+    here.snakemake("claims", "--config", "tables=both")
+    assert here.digest("claims.parquet") == finished.digest("claims.parquet") != {}
+
+
+def test_a_checkpoint_of_every_job_is_left_to_go_on_from(finished: Checkout) -> None:
+    kept = sorted((finished.root / "results" / "checkpoints").rglob("*.safetensors"))
+    assert len(kept) == len(cells(parse(overlaid_settings("smoke.yaml"))))
+    assert {path.name for path in kept} == {"step-000000040.safetensors"}
 
 
 def test_prefetch_brings_the_corpus_and_nothing_else(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import torch
 from settings import cell
 
 from attnid import tables
-from attnid.config import Cell
+from attnid.cell import Cell
 from attnid.corpus import Corpus
 from attnid.errors import UserError
 from attnid.gpt import generator, initial_parameters, logits, losses

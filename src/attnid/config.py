@@ -1,18 +1,17 @@
 """The configuration of a run, checked before anything runs, and the training cells it stands for."""
 
-import hashlib
 import itertools
-import json
 from collections.abc import Iterable, Mapping
 from math import isqrt
-from typing import Annotated, Any, Literal, Self
+from pathlib import Path
+from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from attnid import corpus
+from attnid.cell import Cell, Device, Moments, Optimizer, Precision, Rebalance, Sides
 from attnid.errors import UserError, validation_sentence
-from attnid.layer import LayerSpec
 
 
 def _no_truth_value(value: object) -> object:
@@ -29,12 +28,6 @@ Probability = Annotated[Float, Field(ge=0, lt=1)]
 Positive = Annotated[Float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[Float, Field(ge=0, allow_inf_nan=False)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=40)]
-Precision = Literal["float32", "float64", "bfloat16"]
-Optimizer = Literal["sgd", "sign-sgd", "adam", "adamw", "muon"]
-Sides = Literal["none", "qk", "qk-vo"]
-Rebalance = Literal["none", "qk", "qk-vo", "state"]
-Moments = Literal["clear", "keep", "transport"]
-Device = Literal["auto", "cpu", "cuda"]
 
 
 class Section(BaseModel):
@@ -165,6 +158,10 @@ class Config(Section):
     corpus: str = Field(description=corpus.allowed())
     device: Device = Field(description="where training runs: auto takes CUDA where there is one, else the CPU")
     tensorboard: bool = Field(default=False, description="whether training writes logs for TensorBoard as well")
+    tables: str | None = Field(
+        default=None,
+        description="directory of tables made elsewhere: figures, claims and report are made from them alone",
+    )
     model: Model
     training: Training
     cases: Annotated[dict[Name, Case], Field(min_length=1)]
@@ -179,6 +176,8 @@ class Config(Section):
 
     def _complaints(self) -> Iterable[str]:
         model, training = self.model, self.training
+        if self.tables is not None and not Path(self.tables, "metrics").is_dir():
+            yield f"tables must be a directory of results with metrics/ and analysis/ in it; {self.tables!r} is none"
         if not corpus.exists(self.corpus):
             yield f"corpus must be {corpus.allowed()}; {self.corpus!r} is none of these"
         yield from _not_dividing("model.n_heads", [model.n_heads], "model.d_model", model.d_model)
@@ -231,87 +230,6 @@ class Config(Section):
                     f"{where}: rope needs an even head width, and model.d_model = {model.d_model} with {heads} heads "
                     f"has {model.d_model // heads}"
                 )
-
-
-class Cell(Section):
-    """The settings of one training cell: all that changes its numbers, except the seed.
-
-    Its name holds a hash of what differs from the defaults here, so that a setting added later renames no cell.
-    """
-
-    case: str
-    optimizer: Optimizer
-    lr: float
-    lr_floor: float
-    weight_decay: float
-    momentum: float = 0.0
-    rebalance: Rebalance
-    rebalance_every: int
-    moments: Moments = "clear"
-    project: Sides = "none"
-    precision: Precision
-    compile: bool = False
-    corpus: str
-    n_layers: int
-    d_model: int
-    n_heads: int
-    n_kv_heads: int
-    rope: bool = False
-    context: int
-    dropout: float
-    steps: int
-    warmup_steps: int
-    decay_steps: int
-    batch_size: int
-    grad_clip: float
-    adam_betas: tuple[float, float]
-    measure_every: int
-    evaluate_every: int
-    eval_batches: int
-
-    @property
-    def layer(self) -> LayerSpec:
-        """The attention layer of the cell's model."""
-        width = self.d_model // self.n_heads
-        return LayerSpec(
-            d_model=self.d_model,
-            n_heads=self.n_heads,
-            n_kv_heads=self.n_kv_heads,
-            qk_head_dim=width,
-            v_head_dim=width,
-            rotary_dim=width if self.rope else 0,
-            query_bias=True,
-            key_bias=True,
-            value_bias=True,
-            output_bias=True,
-            causal=True,
-        )
-
-    @property
-    def hash(self) -> str:
-        """Six digits that change with any setting but the case's name."""
-        return self._digest("case")[:6]
-
-    @property
-    def lineage(self) -> str:
-        """What cells share that are the same run up to the last step of the shorter one."""
-        return self._digest("case", "steps")[:16]
-
-    @property
-    def id(self) -> str:
-        """Readable name: case, what a group may vary, and the hash."""
-        parts = [self.case, f"lr{self.lr:g}".replace("+", ""), f"h{self.n_heads}"]
-        if self.n_kv_heads != self.n_heads:
-            parts.append(f"kv{self.n_kv_heads}")
-        if self.rope:
-            parts.append("rope")
-        if self.precision != "float32":
-            parts.append(self.precision)
-        return "_".join([*parts, self.hash])
-
-    def _digest(self, *excluded: str) -> str:
-        settings = self.model_dump(mode="json", exclude=set(excluded), exclude_defaults=True)
-        return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
 VARIED = ("lr", "n_heads", "n_kv_heads", "rope", "precision", "rebalance_every")

@@ -10,7 +10,8 @@ from typing import Any
 import pandas as pd
 
 from attnid import metrics, tables
-from attnid.config import VARIED, Cell
+from attnid.cell import Cell
+from attnid.config import VARIED
 from attnid.errors import UserError
 from attnid.training import TABLES
 
@@ -56,6 +57,9 @@ def merge(first: Path, second: Path, merged: Path) -> list[str]:
         raise UserError(f"merge: {merged} exists; expected a directory that is yet to be made")
     sides = {directory: list(_blocks(directory)) for directory in (first, second)}
     blocks = [block for side in sides.values() for block in side]
+    for place in ("analysis", "metrics/config.json", "metrics/groups.parquet"):
+        if not (first / place).exists():
+            raise UserError(f"merge: {first} lacks {place}; expected the results of a whole run in the first directory")
     _require_same_code(blocks)
     _require_same_settings(blocks)
     kept = _without_repeats(*sides.values())
@@ -111,11 +115,9 @@ def _require_same_settings(blocks: list[Block]) -> None:
 
 def _require_equal(one: Block, other: Block, names: list[str]) -> None:
     for name in names:
-        first, second = (block.record["settings"].get(name) for block in (one, other))
-        if first != second:
-            raise UserError(
-                f"merge: {name} is {first!r} in {one.path} and {second!r} in {other.path}; expected the same"
-            )
+        left, right = (block.record["settings"].get(name) for block in (one, other))
+        if left != right:
+            raise UserError(f"merge: {name} is {left!r} in {one.path} and {right!r} in {other.path}; expected the same")
 
 
 def _without_repeats(first: list[Block], second: list[Block]) -> list[Block]:
@@ -143,12 +145,11 @@ def _groups(directory: Path) -> pd.DataFrame:
     return tables.read(tables.GROUPS, directory / "metrics" / "groups.parquet")
 
 
-def _write(blocks: list[Block], groups: pd.DataFrame, analysis: Path, directory: Path) -> None:
+def _write(blocks: list[Block], groups: pd.DataFrame, results: Path, directory: Path) -> None:
     cells = {block.record["cell"]: block.cell for block in blocks}
     for block in blocks:
         shutil.copytree(block.path, directory / "training" / block.record["cell"] / block.path.name)
-    if (analysis / "analysis").is_dir():
-        shutil.copytree(analysis / "analysis", directory / "analysis")
+    shutil.copytree(results / "analysis", directory / "analysis")
     members = {
         str(group): [cells[name] for name in rows["cell"] if name in cells]
         for group, rows in groups.groupby("group", sort=False)
@@ -158,3 +159,4 @@ def _write(blocks: list[Block], groups: pd.DataFrame, analysis: Path, directory:
         tables.write(tables.BY_NAME[name], frame, directory / "metrics" / f"{name}.parquet")
     records = json.dumps([block.record for block in blocks], indent=1)
     (directory / "metrics" / "runs.json").write_text(records + "\n", encoding="utf-8")
+    shutil.copy(results / "metrics" / "config.json", directory / "metrics" / "config.json")

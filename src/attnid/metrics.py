@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 
 from attnid import statistics, tables
-from attnid.config import Cell
+from attnid.cell import Cell
 from attnid.measures import random_step_nulls
 
 

@@ -6,7 +6,7 @@ from math import cos, pi
 import torch
 from torch import Tensor
 
-from attnid.config import Cell
+from attnid.cell import Cell
 from attnid.gpt import is_matrix
 
 Optimizers = list[torch.optim.Optimizer]

@@ -35,6 +35,11 @@ def metrics(name: str) -> Path:
     return RESULTS / "metrics" / f"{name}.parquet"
 
 
+def made_with(name: str) -> Path:
+    """What the tables over all cells were made with: `runs`, the records of jobs, or `config`, the configuration."""
+    return RESULTS / "metrics" / f"{name}.json"
+
+
 def figure(name: str, suffix: str) -> Path:
     """A figure, `suffix` pdf or png."""
     return RESULTS / "figures" / f"{name}.{suffix}"

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attnid import tables
-from attnid.config import Cell, Config, Device, cells, seed_blocks
+from attnid.cell import Cell, Device
+from attnid.config import Config, cells, seed_blocks
 
 # Fitted to default runs on two cores of an AMD EPYC: share of the matrix-product speed that training reaches without
 # its attention weights, what an attention weight costs, and float64 beside float32.

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from attnid import tables
 from attnid.attention import attention
+from attnid.cell import Cell, Device
 from attnid.checkpoint import Checkpoint, Checkpoints
-from attnid.config import Cell, Device
 from attnid.corpus import Corpus
 from attnid.errors import UserError
 from attnid.gpt import Architecture, Dropout, attention_inputs, generator, initial_parameters, logits, losses

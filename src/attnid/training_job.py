@@ -11,8 +11,8 @@ import pandas as pd
 import torch
 
 from attnid import corpus, paths, provenance
+from attnid.cell import Cell, Device
 from attnid.checkpoint import Checkpoints
-from attnid.config import Cell, Device
 from attnid.tensorboard import TensorBoard
 from attnid.training import Progress, choose_device, train
 

@@ -5,20 +5,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(workflow.basedir) / "src"))
 os.environ.update(PYTHONPATH=sys.path[0])
 
-from attnid import corpus, paths, plan, sources, tables
+from attnid import corpus, dataset, paths, plan, sources, tables
 from attnid import config as configuration
 from attnid import figures as figure_modules
 from attnid.errors import UserError
 
 ENVIRONMENT = Path(workflow.basedir) / "environment.yml"
 LOCK = os.path.relpath(Path(workflow.basedir) / "requirements.lock")
-
-try:
-    CONFIG = configuration.parse(config)
-    corpus.check(CONFIG.corpus, CONFIG.model.context)
-except UserError as error:
-    print(error, file=sys.stderr)
-    sys.exit(2)
 
 ANALYSIS = (
     "ranks",
@@ -30,9 +23,28 @@ ANALYSIS = (
     "architectures",
 )
 METRICS = ("cells", "groups", "steps", "evaluations", "heads", "rebalances", "summary")
-TABLES = {name: paths.analysis(name) for name in ANALYSIS} | {
-    name: paths.metrics(name) for name in METRICS
-}
+
+
+def place(path):
+    """Where a table is read from: the results of this run, or tables made elsewhere."""
+    return Path(CONFIG.tables or paths.RESULTS) / path.relative_to(paths.RESULTS)
+
+
+try:
+    CONFIG = configuration.parse(config)
+    TABLES = {name: place(paths.analysis(name)) for name in ANALYSIS} | {
+        name: place(paths.metrics(name)) for name in METRICS
+    }
+    MADE_WITH = {name: place(paths.made_with(name)) for name in ("runs", "config")}
+    if CONFIG.tables:
+        dataset.require(CONFIG.tables, [*TABLES.values(), *MADE_WITH.values()])
+        GROUPS = dataset.groups(TABLES["groups"])
+    else:
+        corpus.check(CONFIG.corpus, CONFIG.model.context)
+        GROUPS = list(CONFIG.groups)
+except UserError as error:
+    print(error, file=sys.stderr)
+    sys.exit(2)
 
 CORPUS = paths.corpus(corpus.label(CONFIG.corpus))
 CELLS = configuration.cells(CONFIG)
@@ -67,11 +79,9 @@ BLOCK_TABLES = {
     table.name: [block / f"{table.name}.parquet" for block in BLOCKS]
     for table in (tables.STEPS, tables.EVALUATIONS, tables.HEADS, tables.REBALANCES)
 }
-FIGURE_NAMES = figure_modules.names(CONFIG.groups)
+FIGURE_NAMES = figure_modules.names(GROUPS)
 FIGURES = [
-    paths.figure(name, suffix)
-    for name in FIGURE_NAMES
-    for suffix in ("pdf", "png")
+    paths.figure(name, suffix) for name in FIGURE_NAMES for suffix in ("pdf", "png")
 ]
 
 

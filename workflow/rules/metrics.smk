@@ -5,7 +5,7 @@ rule collect_metrics:
         library=library("collect_metrics.py"),
     output:
         **{name: paths.metrics(name) for name in METRICS},
-        runs="results/metrics/runs.json",
+        **{f"made_with_{name}": paths.made_with(name) for name in ("runs", "config")},
     log:
         "results/logs/metrics.log",
     conda:
@@ -13,6 +13,9 @@ rule collect_metrics:
     resources:
         mem_mb=1500,
     params:
+        config=CONFIG.model_dump(
+            mode="json", exclude={"device", "tensorboard", "tables"}
+        ),
         groups={
             group: {cell.id: cell.model_dump(mode="json") for cell in members}
             for group, members in configuration.grouped_cells(CONFIG).items()

@@ -1,9 +1,9 @@
 rule report_page:
     input:
         **TABLES,
+        **{f"made_with_{name}": path for name, path in MADE_WITH.items()},
         claims=rules.judge_claims.output.parquet,
         figures=[path for path in FIGURES if path.suffix == ".png"],
-        runs=rules.collect_metrics.output.runs,
         library=library(
             "report_page.py",
             *(f"attnid.figures.{name}" for name in FIGURE_NAMES),
@@ -18,7 +18,6 @@ rule report_page:
     resources:
         mem_mb=1000,
     params:
-        config=CONFIG.model_dump(mode="json"),
         figures=FIGURE_NAMES,
     script:
         "../scripts/report_page.py"

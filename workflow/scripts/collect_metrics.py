@@ -2,7 +2,7 @@ import json
 from pathlib import Path
 
 from attnid import metrics, tables
-from attnid.config import Cell
+from attnid.cell import Cell
 from attnid.job import job
 
 with job(snakemake.log[0]):
@@ -20,4 +20,5 @@ with job(snakemake.log[0]):
     for name, frame in frames.items():
         tables.write(tables.BY_NAME[name], frame, Path(snakemake.output[name]))
     runs = [json.loads(Path(path).read_text()) for path in snakemake.input.runs]
-    Path(snakemake.output.runs).write_text(json.dumps(runs, indent=1) + "\n")
+    Path(snakemake.output.made_with_runs).write_text(json.dumps(runs, indent=1) + "\n")
+    Path(snakemake.output.made_with_config).write_text(json.dumps(snakemake.params.config, indent=1) + "\n")

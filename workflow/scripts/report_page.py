@@ -27,8 +27,8 @@ with job(snakemake.log[0]):
         claims=frames["claims"],
         rules={claim.id: claim.rule for claim in claims.all_claims()},
         figures={name: entry(name) for name in snakemake.params.figures},
-        runs=json.loads(Path(snakemake.input.runs).read_text()),
-        config=snakemake.params.config,
+        runs=json.loads(Path(snakemake.input.made_with_runs).read_text()),
+        config=json.loads(Path(snakemake.input.made_with_config).read_text()),
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         notes=(claims.training_scale(frames["claims"]), claims.READING),
     )

@@ -4,7 +4,7 @@ from pathlib import Path
 import torch
 
 from attnid import provenance, tables
-from attnid.config import Cell
+from attnid.cell import Cell
 from attnid.job import job
 from attnid.training import TABLES
 from attnid.training_job import run
