@@ -40,14 +40,19 @@ def job_memory(cell: Cell, members: int) -> int:
     """Memory that a training job may need, in MB: the process, weights with gradients and moments, activations."""
     tokens = members * cell.batch_size * cell.context
     floats = cell.n_layers * (40 * cell.d_model + 8 * cell.n_heads * cell.context) + 6 * CORPUS_CHARACTERS
-    weights = 12 * members * cell.n_layers * cell.d_model**2
+    weights = members * block_weights(cell)
     size = 8 if cell.precision == "float64" else 4
     return PROCESS_MB + (tokens * floats + 8 * weights) * size // 10**6
 
 
+def block_weights(cell: Cell) -> int:
+    """Weights of the blocks of one model, its attention and its MLPs."""
+    return 12 * cell.n_layers * cell.d_model**2
+
+
 def forward_flops(cell: Cell) -> int:
     """Operations of the matrix products of one forward pass of one batch."""
-    products = 2 * (12 * cell.n_layers * cell.d_model**2 + CORPUS_CHARACTERS * cell.d_model)
+    products = 2 * (block_weights(cell) + CORPUS_CHARACTERS * cell.d_model)
     mixing = 4 * cell.n_layers * cell.context * cell.d_model
     return cell.batch_size * cell.context * (products + mixing)
 
@@ -55,7 +60,7 @@ def forward_flops(cell: Cell) -> int:
 def cost(cell: Cell) -> float:
     """What one run costs, forward, backward and validation, in operations of a float32 matrix product."""
     attention_weights = cell.batch_size * cell.n_layers * cell.n_heads * cell.context**2
-    passes = 3 * cell.steps + cell.eval_batches * cell.steps / cell.measure_every
+    passes = 3 * cell.steps + cell.eval_batches * cell.steps / cell.evaluate_every
     forward = forward_flops(cell) / UTILISATION + FLOPS_PER_ATTENTION_WEIGHT / 3 * attention_weights
     return passes * forward * (FLOAT64_COST if cell.precision == "float64" else 1)
 
@@ -71,7 +76,9 @@ def plan(config: Config, speed: float) -> Plan:
         seconds=sum(cost(cell) for cell in all_cells) * config.training.seeds / speed
         + START_SECONDS * len(all_cells) * len(blocks),
         job_mb=max(job_memory(cell, largest) for cell in all_cells),
-        disk_mb=2 * sum(_table_bytes(cell) for cell in all_cells) * config.training.seeds / 1e6,
+        disk_mb=sum(2 * _table_bytes(cell) + _checkpoint_bytes(cell) for cell in all_cells)
+        * config.training.seeds
+        / 1e6,
     )
 
 
@@ -107,6 +114,11 @@ def _span(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds:.0f} seconds"
+
+
+def _checkpoint_bytes(cell: Cell) -> int:
+    """The last checkpoint of a run: weights and at most two moments."""
+    return 3 * block_weights(cell) * (8 if cell.precision == "float64" else 4)
 
 
 def _table_bytes(cell: Cell) -> float:
