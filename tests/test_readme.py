@@ -16,10 +16,8 @@ README = (ROOT / "README.md").read_text()
 
 
 def test_the_readme_lists_a_verdict_for_every_claim() -> None:
-    of_paper, questions = (
-        [c.id for c in claims.all_claims() if (c.kind == BEYOND) == beyond] for beyond in (False, True)
-    )
-    for name, listed in (("claims", of_paper), ("answers", questions)):
+    for name, beyond in (("claims", False), ("answers", True)):
+        listed = [claim.id for claim in claims.all_claims() if (claim.kind == BEYOND) == beyond]
         part = README.split(verdicts.MARKS[name].format(name))[1].split(verdicts.END.format(name))[0]
         rows = re.findall(r"^\| ([a-z0-9-]+) \|.*\| ([a-z ]+) \|$", part, re.MULTILINE)[1:]
         assert [name for name, _ in rows] == listed

@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -119,6 +120,69 @@ def test_rebalancing_keeps_the_function_and_brings_beta_to_zero() -> None:
     assert (frames["rebalances"].output_error < 1e3).all()
     assert (frames["rebalances"].moved > 1e-4).all()
     assert after[["rho_qk", "drift"]].isna().all().all()
+
+
+KINDS: list[dict[str, Any]] = [
+    {"rope": True},
+    {"n_heads": 4, "n_kv_heads": 2},
+    {"n_heads": 4, "n_kv_heads": 1, "rope": True},
+]
+
+
+@pytest.mark.parametrize("changes", KINDS, ids=str)
+@pytest.mark.parametrize("moments", ["clear", "keep", "transport"])
+def test_rebalancing_both_sides_of_any_layer_keeps_its_function(changes: dict[str, Any], moments: str) -> None:
+    settings = cell(rebalance="qk-vo", rebalance_every=5, steps=10, moments=moments, **changes)
+    frames = train(settings, TEXT, [0, 1], CPU)
+    after = heads_at(frames, 5, "rebalanced")
+    assert len(after) == 2 * 2 * settings.n_kv_heads
+    assert (after.beta < 1e-14).all()
+    assert (frames["rebalances"].output_error < 1e3).all()
+    augmented = frames["heads"][["rho_qk_augmented_gradient", "rho_vo_augmented_gradient"]].dropna()
+    assert (augmented < 1e-20).all(axis=None)
+
+
+def test_a_rotary_model_has_no_table_of_positions() -> None:
+    shapes = [architecture_of(cell(rope=rope), TEXT.vocabulary_size).shapes for rope in (False, True)]
+    assert set(shapes[0]) - set(shapes[1]) == {"position_embedding"}
+    assert set(shapes[1]) <= set(shapes[0])
+
+
+@pytest.mark.parametrize("sides", ["qk", "qk-vo"])
+def test_projected_steps_have_no_part_along_the_gauge_and_leave_the_rest(sides: str) -> None:
+    plain, projected = (train(cell(steps=4, project=kind), TEXT, [0], CPU) for kind in ("none", sides))
+    before, after = (heads_at(frames, 1) for frames in (plain, projected))
+    assert (after.rho_qk_augmented < 1e-24).all()
+    assert (before.rho_qk_augmented > 1e-3).all()
+    if sides == "qk-vo":
+        assert (after.rho_vo_augmented < 1e-24).all()
+    else:
+        assert after.rho_vo.tolist() == before.rho_vo.tolist()
+    kept = (1 - before.rho_qk_augmented) * before.update_norm**2
+    assert (after.update_norm**2).tolist() == pytest.approx(kept.tolist(), rel=0.1)
+
+
+def test_kept_moments_go_on_and_cleared_ones_begin_anew() -> None:
+    kept, cleared = (
+        train(cell(rebalance="qk", rebalance_every=4, moments=moments), TEXT, [0], CPU)["steps"].set_index("step")
+        for moments in ("keep", "clear")
+    )
+    assert kept.train_loss[4] == cleared.train_loss[4]
+    assert kept.update_norm[8] != cleared.update_norm[8]
+
+
+def test_bfloat16_is_float32_with_a_coarser_pass() -> None:
+    single, half = (train(cell(precision=precision), TEXT, [0], CPU)["steps"] for precision in ("float32", "bfloat16"))
+    assert half.train_loss.tolist() == pytest.approx(single.train_loss.tolist(), rel=0.02)
+    assert half.train_loss.tolist() != single.train_loss.tolist()
+
+
+@pytest.mark.slow
+def test_a_compiled_pass_trains_as_the_plain_one() -> None:
+    plain, compiled = (train(cell(compile=kind, steps=4, n_layers=1), TEXT, [0, 1], CPU) for kind in (False, True))
+    assert compiled["steps"].train_loss.tolist() == pytest.approx(plain["steps"].train_loss.tolist(), rel=1e-9)
+    numbers = heads_at(plain, 4)[["beta", "tau", "trace", "rho_qk"]]
+    assert np.allclose(numbers, heads_at(compiled, 4)[numbers.columns], rtol=1e-6)
 
 
 def test_until_the_first_rebalancing_all_cases_are_the_same_run() -> None:

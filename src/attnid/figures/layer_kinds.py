@@ -7,13 +7,14 @@ from attnid import style
 
 TITLE = "RoPE and grouped heads"
 CAPTION = (
-    "ρ of the query/key step over what a random step has on average in the same layer, second half of training. Under "
-    "RoPE the gauge is one scaled rotation a plane, with grouped heads one transformation a group. Each seed counts "
-    "with its median over steps, layers and heads (small points); large points and lines are the geometric mean over "
+    "ρ of the query/key step (left) and of the value/output step (right) over what a random step has on average in the "
+    "same layer, second half of training. Under RoPE the query/key gauge is one scaled rotation a plane, with grouped "
+    "heads there is one transformation a group. Each seed counts with its median over steps, layers and heads (small points); large points and lines are the geometric mean over "
     "seeds and its 95 % t interval. Grey bars hold the middle 95 % of random steps in that layer. Logarithmic axis."
 )
 TABLES = ("heads", "groups", "cells")
 GROUP = "layers"
+SIDES = {"rho_qk": ("rho_null", "queries and keys"), "rho_vo": ("rho_vo_null", "values and outputs")}
 
 
 @style.styled
@@ -23,16 +24,17 @@ def draw(tables: style.Tables) -> Figure:
         ["case", "rotary_dim", "n_kv_heads"], ascending=[True, True, False]
     )
     if cells.empty:
-        return style.nothing_drawn(style.SINGLE, [f"no runs of the cell group {GROUP}"])
-    figure, axes = style.panels(style.SINGLE, 0.9 + 0.19 * len(cells))
-    ax = axes[0, 0]
-    style.forest(ax, [_line(tables, cell) for _, cell in cells.iterrows()], logarithmic=True)
-    for place, (_, cell) in enumerate(cells.iterrows()):
-        low, high = (cell[f"rho_null_{end}"] / cell["rho_null_mean"] for end in ("low", "high"))
-        ax.fill_betweenx([place - 0.4, place + 0.4], low, high, color=style.PALE, linewidth=0, zorder=0)
-    ax.set_xlabel(r"$\rho$ over the mean of a random step (log scale)")
+        return style.nothing_drawn(style.DOUBLE, [f"no runs of the cell group {GROUP}"])
+    figure, axes = style.panels(style.DOUBLE, 0.9 + 0.19 * len(cells), 1, 2, sharey=True)
+    for ax, (measure, (null, label)) in zip(axes[0], SIDES.items(), strict=True):
+        style.forest(ax, [_line(tables, cell, measure, null) for _, cell in cells.iterrows()], logarithmic=True)
+        for place, (_, cell) in enumerate(cells.iterrows()):
+            low, high = (cell[f"{null}_{end}"] / cell[f"{null}_mean"] for end in ("low", "high"))
+            ax.fill_betweenx([place - 0.4, place + 0.4], low, high, color=style.PALE, linewidth=0, zorder=0)
+        ax.set_title(label, fontweight="bold")
+        ax.set_xlabel(r"$\rho$ over the mean of a random step (log scale)")
     names = {cell["cell"]: _label(cell) for _, cell in cells.iterrows()}
-    style.footnotes(figure, style.not_finite(style.step_rows(tables), ["rho_qk"], names))
+    style.footnotes(figure, style.not_finite(style.step_rows(tables), list(SIDES), names))
     return figure
 
 
@@ -40,11 +42,11 @@ def behind(tables: style.Tables) -> pd.DataFrame:
     """Rows and columns of the table heads that the figure draws."""
     rows = style.step_rows(tables)
     rows = rows[rows["cell"].isin(style.cells_of(tables, GROUP)["cell"])]
-    return rows[["cell", "seed", "step", "layer", "head", "rho_qk"]].sort_values("step", ascending=False)
+    return rows[["cell", "seed", "step", "layer", "head", *SIDES]].sort_values("step", ascending=False)
 
 
-def _line(tables: style.Tables, cell: pd.Series) -> tuple[str, str, pd.Series]:
-    ratio = style.settled_medians(tables, cell, "rho_qk") / cell["rho_null_mean"]
+def _line(tables: style.Tables, cell: pd.Series, measure: str, null: str) -> tuple[str, str, pd.Series]:
+    ratio = style.settled_medians(tables, cell, measure) / cell[f"{null}_mean"]
     return _label(cell), style.case_color(cell["case"]), ratio
 
 
