@@ -8,9 +8,10 @@ from attnid import style
 TITLE = "RoPE and grouped heads"
 CAPTION = (
     "ρ of the query/key step (left) and of the value/output step (right) over what a random step has on average in the "
-    "same layer, second half of training. Under RoPE the query/key gauge is one scaled rotation a plane, with grouped "
-    "heads there is one transformation a group. Each seed counts with its median over steps, layers and heads (small points); large points and lines are the geometric mean over "
-    "seeds and its 95 % t interval. Grey bars hold the middle 95 % of random steps in that layer. Logarithmic axis."
+    "same layer, second half of training. Under RoPE the query/key gauge is one scaled rotation a plane; with grouped "
+    "heads there is one transformation a group. Each seed counts with its median over steps, layers and heads (small "
+    "points); large points and lines are the geometric mean over seeds and its 95 % t interval. Grey bars hold the "
+    "middle 95 % of random steps in that layer. Logarithmic axes."
 )
 TABLES = ("heads", "groups", "cells")
 GROUP = "layers"
