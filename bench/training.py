@@ -112,10 +112,10 @@ def main(steps: int) -> None:
     text = corpus.load(text_file, settings.model.context)
     base = adamw(settings)
     short = base.model_copy(update={"steps": steps, "decay_steps": steps})
-    cost_of_measures(base, text, SEEDS, repeats=25)
-    cost_of_measures(adamw(configuration("paper.yaml")), text, members=1, repeats=3)
     sweep(short, text)
     utilisation(short, text)
+    cost_of_measures(base, text, SEEDS, repeats=25)
+    cost_of_measures(adamw(configuration("paper.yaml")), text, members=1, repeats=3)
 
 
 if __name__ == "__main__":

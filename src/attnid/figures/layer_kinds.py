@@ -33,7 +33,7 @@ def draw(tables: style.Tables) -> Figure:
             low, high = (cell[f"{null}_{end}"] / cell[f"{null}_mean"] for end in ("low", "high"))
             ax.fill_betweenx([place - 0.4, place + 0.4], low, high, color=style.PALE, linewidth=0, zorder=0)
         ax.set_title(label, fontweight="bold")
-        ax.set_xlabel(r"$\rho$ over the mean of a random step (log scale)")
+        ax.set_xlabel(r"$\rho$ relative to a random step (log scale)")
     names = {cell["cell"]: _label(cell) for _, cell in cells.iterrows()}
     style.footnotes(figure, style.not_finite(style.step_rows(tables), list(SIDES), names))
     return figure

@@ -25,7 +25,7 @@ def draw(tables: style.Tables) -> Figure:
     ax = axes[0, 0]
     style.forest(ax, [_line(tables, cell) for _, cell in cells.iterrows()], logarithmic=True)
     style.null_span(ax, cells.iloc[0])
-    ax.set_xlabel(r"$\rho$ over the mean of a random step (log scale)")
+    ax.set_xlabel(r"$\rho$ relative to a random step (log scale)")
     names = dict(zip(cells["cell"], cells["case"].map(style.case_label), strict=True))
     style.footnotes(figure, style.not_finite(style.step_rows(tables), ["rho_qk"], names))
     return figure

@@ -2,6 +2,7 @@
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from attnid import style
 
@@ -29,9 +30,10 @@ def draw(tables: style.Tables) -> Figure:
     style.forest(right, [_overlap(tables, cell) for _, cell in cells.iterrows()], logarithmic=True)
     style.forest(left, [_loss(tables, cell, plain) for _, cell in cells.iterrows()])
     style.same_loss(left, "x")
+    left.xaxis.set_major_locator(MaxNLocator(5))
     left.set_xlabel("loss minus plain AdamW's (nats a character)")
     style.null_span(right, plain)
-    right.set_xlabel(r"$\rho$ over the mean of a random step (log scale)")
+    right.set_xlabel(r"$\rho$ relative to a random step (log scale)")
     names = dict(zip(cells["cell"], cells["case"].map(style.case_label), strict=True))
     notes = style.not_finite(tables["evaluations"], ["val_loss"], names)
     style.footnotes(figure, notes + style.not_finite(style.step_rows(tables), ["rho_qk"], names))
