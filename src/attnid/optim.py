@@ -48,11 +48,15 @@ def make_optimizers(cell: Cell, parameters: Mapping[str, Tensor]) -> Optimizers:
     return [Muon(matrices, cell.lr, cell.momentum), adamw]
 
 
-class SignSGD(torch.optim.Optimizer):
-    """Steps of one length in every entry: the sign of the gradient or of its running mean (Bernstein et al. 2018)."""
+class _WithMomentum(torch.optim.Optimizer):
+    """An optimiser whose groups have a learning rate, a momentum and a weight decay."""
 
     def __init__(self, groups: list[dict[str, object]], lr: float, momentum: float) -> None:
         super().__init__(groups, {"lr": lr, "momentum": momentum})
+
+
+class SignSGD(_WithMomentum):
+    """Steps of one length in every entry: the sign of the gradient or of its running mean (Bernstein et al. 2018)."""
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
@@ -63,7 +67,7 @@ class SignSGD(torch.optim.Optimizer):
                 p.mul_(1 - group["lr"] * group["weight_decay"]).sub_(mean.sign(), alpha=group["lr"])
 
 
-class Muon(torch.optim.Optimizer):
+class Muon(_WithMomentum):
     """Muon (Jordan et al. 2024) for matrices that lie stacked in one parameter, each orthogonalised by itself.
 
     As `torch.optim.Muon` with `adjust_lr_fn="match_rms_adamw"`, which takes single matrices; the steps of the
@@ -72,9 +76,6 @@ class Muon(torch.optim.Optimizer):
 
     COEFFICIENTS = (3.4445, -4.7750, 2.0315)
     ITERATIONS = 5
-
-    def __init__(self, groups: list[dict[str, object]], lr: float, momentum: float) -> None:
-        super().__init__(groups, {"lr": lr, "momentum": momentum})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]

@@ -267,6 +267,13 @@ def not_finite(frame: pd.DataFrame, measures: Sequence[str], names: Mapping[str,
     return sentences
 
 
+def head_rows(tables: Tables, group: str, measures: Sequence[str]) -> pd.DataFrame:
+    """Rows and columns of the table heads that describe the steps of a cell group, the end of training first."""
+    rows = step_rows(tables)
+    rows = rows[rows["cell"].isin(cells_of(tables, group)["cell"])]
+    return rows[["cell", "seed", "step", "layer", "head", *measures]].sort_values("step", ascending=False)
+
+
 def settled_medians(tables: Tables, cell: pd.Series, measure: str) -> pd.Series:
     """Median of a measure over layers, heads and the second half of a cell's steps, by seed.
 

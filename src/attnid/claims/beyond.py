@@ -5,6 +5,8 @@ of `attnid.claims.training` and were fixed before any run. Supported: the rule h
 seeds do not settle it, or parts of it hold and others do not.
 """
 
+from functools import partial
+
 import pandas as pd
 
 from attnid import statistics
@@ -13,13 +15,13 @@ from attnid.claims.rules import Part, number
 from attnid.claims.runs import (
     LAST_TENTH,
     Cell,
-    by_step,
     cell,
     cells,
     departure,
     difference,
     factor,
     final_loss,
+    largest_drop,
     overlap,
     settled_median,
     training_finding,
@@ -40,15 +42,20 @@ FACTOR = MEDIAN + "Factors are paired by seed. "
 LOSS = f"Per seed: mean validation loss over the {LAST_TENTH}, minus plain AdamW's, paired. The same: 95 % interval "
 LOSS += f"within {SAME_LOSS} nats of zero. "
 
+about_causes = partial(claim, kind=BEYOND, at="which part of a step causes the overlap", group="causes")
+about_state = partial(claim, kind=BEYOND, at="rebalancing's state", group="rebalancing")
+about_intervals = partial(claim, kind=BEYOND, at="rebalancing's state", group="intervals")
+about_layers = partial(claim, kind=BEYOND, at="RoPE and grouped heads", group="layers")
+about_key_bias = partial(claim, kind=BEYOND, at="the dead key bias under Adam", group="key_bias")
+about_halves = partial(claim, kind=BEYOND, at="scaling against rotation", group="causes")
+about_beta = partial(claim, kind=BEYOND, at="beta conserved", group="conserved")
+
 
 # ------------------------------------------------------------------ which part of a step causes the overlap
 
 
-@claim(
+@about_causes(
     "overlap-by-momentum",
-    at="which part of a step causes the overlap",
-    kind=BEYOND,
-    group="causes",
     statement="Momentum alone makes SGD's steps overlap with the unidentified directions",
     rule=FACTOR + f"rho of SGD with momentum over that of SGD: above {RAISES:g}.",
 )
@@ -56,11 +63,8 @@ def _(tables: Tables) -> Finding:
     return _raised(tables, "sgd-momentum", "sgd")
 
 
-@claim(
+@about_causes(
     "overlap-by-division",
-    at="which part of a step causes the overlap",
-    kind=BEYOND,
-    group="causes",
     statement="Adam's division by root mean squares, without momentum or decay, makes steps overlap",
     rule=FACTOR + f"rho of Adam without momentum over that of SGD: above {RAISES:g}.",
 )
@@ -68,11 +72,8 @@ def _(tables: Tables) -> Finding:
     return _raised(tables, "adam-no-momentum", "sgd")
 
 
-@claim(
+@about_causes(
     "overlap-by-sign",
-    at="which part of a step causes the overlap",
-    kind=BEYOND,
-    group="causes",
     statement="Taking the gradient's signs is enough to make steps overlap",
     rule=FACTOR + f"rho of sign-SGD over that of SGD: above {RAISES:g}.",
 )
@@ -80,11 +81,8 @@ def _(tables: Tables) -> Finding:
     return _raised(tables, "sign-sgd", "sgd")
 
 
-@claim(
+@about_causes(
     "overlap-by-decay",
-    at="which part of a step causes the overlap",
-    kind=BEYOND,
-    group="causes",
     statement="Weight decay adds little to what Adam's steps overlap",
     rule=FACTOR + f"rho of AdamW over that of Adam without decay: within a factor of {CLOSE}.",
 )
@@ -92,11 +90,8 @@ def _(tables: Tables) -> Finding:
     return _alike(tables, [(PLAIN, "adam")])
 
 
-@claim(
+@about_causes(
     "overlap-by-clipping",
-    at="which part of a step causes the overlap",
-    kind=BEYOND,
-    group="causes",
     statement="Clipping the gradient's norm has no part in the overlap",
     rule=FACTOR + f"rho without clipping over that with it, of SGD and of AdamW: both within a factor of {CLOSE}.",
 )
@@ -104,11 +99,8 @@ def _(tables: Tables) -> Finding:
     return _alike(tables, [("sgd-unclipped", "sgd"), ("adamw-unclipped", PLAIN)])
 
 
-@claim(
+@about_causes(
     "overlap-of-muon",
-    at="which part of a step causes the overlap",
-    kind=BEYOND,
-    group="causes",
     statement="Muon's orthogonalised steps overlap less than AdamW's",
     rule=FACTOR + "rho of Muon over that of AdamW: below 1.",
 )
@@ -121,11 +113,8 @@ def _(tables: Tables) -> Finding:
 # ------------------------------------------------------------------ rebalancing and the optimiser's state
 
 
-@claim(
+@about_state(
     "state-at-rebalancing",
-    at="rebalancing's state",
-    kind=BEYOND,
-    group="rebalancing",
     statement="Query/key rebalancing leaves the loss as it is, whether the state is cleared, kept or moved along",
     rule=LOSS + "All three.",
 )
@@ -133,11 +122,8 @@ def _(tables: Tables) -> Finding:
     return _same_losses(tables, {label: f"adamw-rebalanced{suffix}" for label, suffix in STATES.items()})
 
 
-@claim(
+@about_state(
     "state-at-rebalancing-both",
-    at="rebalancing's state",
-    kind=BEYOND,
-    group="rebalancing",
     statement="So does rebalancing values and outputs as well",
     rule=LOSS + "All three.",
 )
@@ -145,11 +131,8 @@ def _(tables: Tables) -> Finding:
     return _same_losses(tables, {label: f"adamw-both{suffix}" for label, suffix in STATES.items()})
 
 
-@claim(
+@about_state(
     "projected-loss",
-    at="rebalancing's state",
-    kind=BEYOND,
-    group="rebalancing",
     statement="Taking the unidentified part out of every step leaves the loss as it is",
     rule=LOSS + "With query/key steps projected, and with value/output steps as well.",
 )
@@ -157,11 +140,8 @@ def _(tables: Tables) -> Finding:
     return _same_losses(tables, {"query/key": "adamw-projected", "both": "adamw-both-projected"})
 
 
-@claim(
+@about_state(
     "rebalanced-overlap",
-    at="rebalancing's state",
-    kind=BEYOND,
-    group="rebalancing",
     statement="Rebalancing makes AdamW's later steps overlap less",
     rule=FACTOR + "rho of rebalanced over plain AdamW, with the state cleared, kept and moved along: all below 1.",
 )
@@ -175,11 +155,8 @@ def _(tables: Tables) -> Finding:
     return training_finding([plain, *runs.values()], parts)
 
 
-@claim(
+@about_intervals(
     "rebalancing-interval-cleared",
-    at="rebalancing's state",
-    kind=BEYOND,
-    group="intervals",
     statement="How often weights are rebalanced and the state cleared does not matter to the loss",
     rule=LOSS + "At every interval of the group.",
 )
@@ -187,11 +164,8 @@ def _(tables: Tables) -> Finding:
     return _any_interval(tables, "adamw-rebalanced")
 
 
-@claim(
+@about_intervals(
     "rebalancing-interval-moved",
-    at="rebalancing's state",
-    kind=BEYOND,
-    group="intervals",
     statement="How often weights are rebalanced does not matter to the loss if the state moves along",
     rule=LOSS + "At every interval of the group.",
 )
@@ -202,11 +176,8 @@ def _(tables: Tables) -> Finding:
 # ------------------------------------------------------------------ RoPE and grouped heads
 
 
-@claim(
+@about_layers(
     "layers-adamw-overlap",
-    at="RoPE and grouped heads",
-    kind=BEYOND,
-    group="layers",
     statement="AdamW's rho stands to the null of its own layer as in plain attention, with RoPE and grouped heads",
     rule=FACTOR + "rho over the mean of a random step in the same layer; that ratio over the one of plain multi-head "
     f"attention, for RoPE, grouped heads and both: within a factor of {CLOSE}.",
@@ -221,11 +192,8 @@ def _(tables: Tables) -> Finding:
     return training_finding([plain, *runs.values()], parts, _over_null([plain, *runs.values()]))
 
 
-@claim(
+@about_layers(
     "layers-sgd-overlap",
-    at="RoPE and grouped heads",
-    kind=BEYOND,
-    group="layers",
     statement="SGD's rho stays far below the null of its own layer with RoPE and grouped heads",
     rule=MEDIAN + f"rho over the mean of a random step in the same layer: under {FAR_BELOW}, in all four kinds.",
 )
@@ -237,11 +205,8 @@ def _(tables: Tables) -> Finding:
     return training_finding(list(runs.values()), parts)
 
 
-@claim(
+@about_layers(
     "layers-rebalancing",
-    at="RoPE and grouped heads",
-    kind=BEYOND,
-    group="layers",
     statement="Rebalancing in the group that RoPE and grouping leave takes beta to zero and leaves the loss as it is",
     rule=f"For RoPE, grouped heads and both. Beta just after over just before, the largest of a run: below "
     f"{BACK_TO_ZERO}. {LOSS}All three kinds.",
@@ -250,11 +215,8 @@ def _(tables: Tables) -> Finding:
     plain, balanced = _kinds(tables, PLAIN), _kinds(tables, "adamw-rebalanced")
     parts = []
     for kind in [kind for kind in balanced if kind != "plain"]:
-        before, after = (
-            by_step(rows, "beta") for rows in (balanced[kind].of_heads("beta"), balanced[kind].of_rebalanced("beta"))
-        )
-        drop = (after / before.loc[after.index]).max().groupby(level="seed").max()
-        parts.append(Part(f"beta after over before, {kind}", t_interval(drop), upper=BACK_TO_ZERO))
+        drop = t_interval(largest_drop(balanced[kind]))
+        parts.append(Part(f"beta after over before, {kind}", drop, upper=BACK_TO_ZERO))
         losses = difference(final_loss(balanced[kind]), final_loss(plain[kind]))
         parts.append(Part(f"final loss, {kind}, nats", t_interval(losses), -SAME_LOSS, SAME_LOSS))
     return training_finding([*plain.values(), *balanced.values()], parts)
@@ -263,11 +225,8 @@ def _(tables: Tables) -> Finding:
 # ------------------------------------------------------------------ the dead key bias
 
 
-@claim(
+@about_key_bias(
     "key-bias-wanders",
-    at="the dead key bias under Adam",
-    kind=BEYOND,
-    group="key_bias",
     statement="Under AdamW the key bias wanders although nothing depends on it, in float32 and not in float64",
     rule="Per seed: norm of the key bias over that of the same head's query bias after the last step, median over "
     f"layers and heads. Wanders: above {WANDERS} in float32; stays: below {WANDERS} in float64.",
@@ -288,11 +247,8 @@ def _(tables: Tables) -> Finding:
 # ------------------------------------------------------------------ scalings and rotations
 
 
-@claim(
+@about_halves(
     "scaling-against-rotation",
-    at="scaling against rotation",
-    kind=BEYOND,
-    group="causes",
     statement="What AdamW wastes goes into scalings more than into rotations, beyond what chance gives",
     rule=MEDIAN
     + "rho along symmetric S over its null, against rho along antisymmetric S over its null, paired: above 1.",
@@ -313,11 +269,8 @@ def _(tables: Tables) -> Finding:
 # ------------------------------------------------------------------ what is conserved
 
 
-@claim(
+@about_beta(
     "beta-augmented-conserved",
-    at="beta conserved",
-    kind=BEYOND,
-    group="conserved",
     statement="With the biases in, SGD conserves beta to a fraction of what it does without them",
     rule="Float64. Per seed: largest departure from the first value over the run, relative to it, median over layers "
     f"and heads; that of the augmented beta over that of the bare one: below {FAR_BELOW}.",
@@ -334,11 +287,8 @@ def _(tables: Tables) -> Finding:
     return training_finding([double], [part], f"Departures: {departures}.")
 
 
-@claim(
+@about_beta(
     "plain-step-identity",
-    at="beta conserved",
-    kind=BEYOND,
-    group="conserved",
     statement="The augmented drift of one plain step is lr^2 |g_Q g_Q^T - g_K g_K^T|",
     printed="1",
     rule="SGD without decay, float64. Per seed: largest departure from 1 of the drift over that number, over layers, "

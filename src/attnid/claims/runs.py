@@ -164,6 +164,12 @@ def kept(cell: Cell, measure: str) -> pd.Series:
     return (rows.iloc[-1] / rows.iloc[0]).groupby(level="seed").median()
 
 
+def largest_drop(cell: Cell) -> pd.Series:
+    """beta just after a rebalancing over beta just before, the largest over rebalancings, layers and heads, by seed."""
+    before, after = by_step(cell.of_heads("beta"), "beta"), by_step(cell.of_rebalanced("beta"), "beta")
+    return (after / before.loc[after.index]).max().groupby(level="seed").max()
+
+
 def by_step(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
     """A measure with steps as rows, in order, and (seed, layer, head) as columns."""
     return rows.pivot(index="step", columns=["seed", "layer", "head"], values=measure).sort_index()

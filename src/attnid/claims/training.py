@@ -31,6 +31,7 @@ from attnid.claims.runs import (
     factor,
     final_loss,
     kept,
+    largest_drop,
     overlap,
     pairing_note,
     reduced,
@@ -359,13 +360,8 @@ def _(tables: Tables) -> Finding:
 )
 def _(tables: Tables) -> Finding:
     run = case(tables, "adamw-rebalanced")
-    before, after = by_step(run.of_heads("beta"), "beta"), by_step(run.of_rebalanced("beta"), "beta")
-    drop = (after / before.loc[after.index]).max()
-    parts = [
-        Part("beta after over before", t_interval(drop.groupby(level="seed").max()), upper=BACK_TO_ZERO),
-        _balanced(run),
-    ]
-    note = f"{len(after)} rebalancings, one every {run.settings['rebalance_every']} steps."
+    parts = [Part("beta after over before", t_interval(largest_drop(run)), upper=BACK_TO_ZERO), _balanced(run)]
+    note = f"{run.of_rebalanced()['step'].nunique()} rebalancings, one every {run.settings['rebalance_every']} steps."
     return training_finding([run], parts, note)
 
 

@@ -40,6 +40,4 @@ def draw(tables: style.Tables) -> Figure:
 
 def behind(tables: style.Tables) -> pd.DataFrame:
     """Rows and columns of the table heads that the figure draws, the end of training first."""
-    rows = style.step_rows(tables)
-    rows = rows[rows["cell"].isin(style.cells_of(tables, GROUP)["cell"])]
-    return rows[["cell", "seed", "step", "layer", "head", *MEASURES]].sort_values("step", ascending=False)
+    return style.head_rows(tables, GROUP, list(MEASURES))

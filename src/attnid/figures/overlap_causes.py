@@ -32,10 +32,8 @@ def draw(tables: style.Tables) -> Figure:
 
 
 def behind(tables: style.Tables) -> pd.DataFrame:
-    """Rows and columns of the table heads that the figure draws."""
-    rows = style.step_rows(tables)
-    rows = rows[rows["cell"].isin(style.cells_of(tables, GROUP)["cell"])]
-    return rows[["cell", "seed", "step", "layer", "head", "rho_qk"]].sort_values("step", ascending=False)
+    """Rows and columns of the table heads that the figure draws, the end of training first."""
+    return style.head_rows(tables, GROUP, ["rho_qk"])
 
 
 def _line(tables: style.Tables, cell: pd.Series) -> tuple[str, str, pd.Series]:

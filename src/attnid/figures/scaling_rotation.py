@@ -36,11 +36,8 @@ def draw(tables: style.Tables) -> Figure:
 
 
 def behind(tables: style.Tables) -> pd.DataFrame:
-    """Rows and columns of the table heads that the figure draws."""
-    rows = style.step_rows(tables)
-    rows = rows[rows["cell"].isin(style.cells_of(tables, GROUP)["cell"])]
-    columns = ["cell", "seed", "step", "layer", "head", *(f"rho_qk_{half}" for half in HALVES)]
-    return rows[columns].sort_values("step", ascending=False)
+    """Rows and columns of the table heads that the figure draws, the end of training first."""
+    return style.head_rows(tables, GROUP, [f"rho_qk_{half}" for half in HALVES])
 
 
 def _line(tables: style.Tables, cell: pd.Series, half: str) -> tuple[str, str, pd.Series]:
