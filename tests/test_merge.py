@@ -74,6 +74,7 @@ def test_merged_results_are_those_of_one_machine(tmp_path: Path, capsys: pytest.
 def test_a_run_that_both_hold_and_is_the_same_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = results(tmp_path / "a", [0, 1])
     shutil.copytree(first, tmp_path / "b")
+    assert "4 runs were the same in both" in merged(capsys, first, first, tmp_path / "self")
     assert "4 runs were the same in both" in merged(capsys, first, tmp_path / "b", tmp_path / "c")
     heads = next((tmp_path / "b").rglob("heads.parquet"))
     frame = tables.read(tables.HEADS, heads)

@@ -55,15 +55,15 @@ def merge(first: Path, second: Path, merged: Path) -> list[str]:
     """
     if merged.exists():
         raise UserError(f"merge: {merged} exists; expected a directory that is yet to be made")
-    sides = {directory: list(_blocks(directory)) for directory in (first, second)}
-    blocks = [block for side in sides.values() for block in side]
+    sides = [list(_blocks(directory)) for directory in (first, second)]
+    blocks = [block for side in sides for block in side]
     for place in ("analysis", "metrics/config.json", "metrics/groups.parquet"):
         if not (first / place).exists():
             raise UserError(f"merge: {first} lacks {place}; expected the results of a whole run in the first directory")
     _require_same_code(blocks)
     _require_same_settings(blocks)
-    kept = _without_repeats(*sides.values())
-    groups = pd.concat([_groups(directory) for directory in sides], ignore_index=True).drop_duplicates()
+    kept = _without_repeats(*sides)
+    groups = pd.concat([_groups(directory) for directory in (first, second)], ignore_index=True).drop_duplicates()
     partial = merged.with_name(f".{merged.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     try:

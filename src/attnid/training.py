@@ -35,6 +35,10 @@ MOMENTS = {"exp_avg": 1, "momentum_buffer": 1, "exp_avg_sq": 2}
 """Entries of an optimiser's state that belong to the weights, and the power of the gradient that they average."""
 
 
+class StoppedError(Exception):
+    """Training was asked to stop, and has after the step given."""
+
+
 @dataclass(frozen=True)
 class Progress:
     """Where a training job is: the step just measured, all steps, the step it began after, the step's rows by table."""
@@ -107,11 +111,13 @@ def train(
     device: torch.device,
     report: Callable[[Progress], None] = lambda progress: None,
     checkpoints: Checkpoints | None = None,
+    stop: Callable[[], bool] = lambda: False,
 ) -> dict[str, pd.DataFrame]:
     """Train every seed of a cell side by side.
 
     Args:
         checkpoints: where to go on from and to leave checkpoints; the result is the same, byte for byte.
+        stop: asked after every step; once it says yes, a checkpoint is left and StoppedError raised.
 
     Returns:
         The frames of `TABLES`. A run that diverges goes on; its rows hold the values that are not finite.
@@ -123,8 +129,11 @@ def train(
         done = last.step
     for step in range(done + 1, cell.steps + 1):
         trainer.advance(step)
-        if checkpoints is not None and (step == cell.steps or checkpoints.due()):
+        stopping = step < cell.steps and stop()
+        if checkpoints is not None and (stopping or step == cell.steps or checkpoints.due()):
             checkpoints.save(trainer.state(step))
+        if stopping:
+            raise StoppedError(step)
         if trainer.measures(step):
             report(Progress(step, cell.steps, done, trainer.records.of_step(step)))
     return trainer.records.tables(cell.id)

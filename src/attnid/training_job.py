@@ -1,9 +1,12 @@
 """One training job: a cell's block of seeds trained with checkpoints and a log, and what it was made with."""
 
+import contextlib
 import logging
 import resource
+import signal
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,7 +17,7 @@ from attnid import corpus, paths, provenance
 from attnid.cell import Cell, Device
 from attnid.checkpoint import Checkpoints
 from attnid.tensorboard import TensorBoard
-from attnid.training import Progress, choose_device, train
+from attnid.training import Progress, StoppedError, choose_device, train
 
 REPORT_EVERY = 5.0
 
@@ -28,6 +31,7 @@ def run(
     code: str,
     log: logging.Logger,
     tensorboard: bool = False,
+    checkpoint_every: float = 60.0,
 ) -> tuple[dict[str, pd.DataFrame], dict[str, object]]:
     """Train seeds first to last of a cell, from the job's newest checkpoint where there is one.
 
@@ -35,6 +39,9 @@ def run(
         text: the corpus.
         code: a hash of the code that trains; a checkpoint of other code is not used.
         tensorboard: whether the run is written for TensorBoard as well.
+        checkpoint_every: seconds between checkpoints.
+
+    SIGTERM and SIGINT leave a checkpoint after the step at hand and end the process with 128 + the signal's number.
 
     Returns:
         The frames of `attnid.training.TABLES`, and the record of the run.
@@ -49,7 +56,8 @@ def run(
         "code": code,
         "torch": torch.__version__,
     }
-    checkpoints = Checkpoints(paths.checkpoints(cell.lineage, first, last), belongs, cell.steps)
+    directory = paths.checkpoints(cell.lineage, first, last)
+    checkpoints = Checkpoints(directory, belongs, cell.steps, checkpoint_every)
     reporter = _Reporter(log, f"{cell.id} seeds {first} to {last} on {chosen}")
     listeners: list[Callable[[Progress], None]] = [reporter]
     if tensorboard:
@@ -59,7 +67,15 @@ def run(
         for listener in listeners:
             listener(progress)
 
-    frames = train(cell, corpus.load(text, cell.context), range(first, last + 1), chosen, report, checkpoints)
+    loaded, seeds = corpus.load(text, cell.context), range(first, last + 1)
+    with _signals() as received:
+        try:
+            frames = train(cell, loaded, seeds, chosen, report, checkpoints, lambda: bool(received))
+        except StoppedError as stopped:
+            log.warning(
+                f"{reporter.name}: stopped after step {stopped} of {cell.steps}; the next start goes on from there"
+            )
+            sys.exit(128 + received[0])
     for complaint in checkpoints.complaints:
         log.warning(complaint)
     return frames, {
@@ -77,6 +93,25 @@ def run(
         "seconds": round(time.monotonic() - begin, 1),
         "settings": cell.model_dump(mode="json"),
     }
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """The signals to stop that arrive meanwhile; a second one has its usual effect."""
+    received: list[int] = []
+    usual = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def take(number: int, frame: object) -> None:
+        received.append(number)
+        signal.signal(number, usual[signal.Signals(number)])
+
+    for number in usual:
+        signal.signal(number, take)
+    try:
+        yield received
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)
 
 
 class _Reporter:
