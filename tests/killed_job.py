@@ -8,8 +8,8 @@ import torch
 from settings import cell
 
 from attnid import tables
-from attnid.training import TABLES
 from attnid.training_job import run
+from attnid.training_tables import TRAINING
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
@@ -26,6 +26,6 @@ if __name__ == "__main__":
     )
     print("started", flush=True)
     frames, record = run(settings, 0, 1, Path("text.txt"), "cpu", "code", logging.getLogger(), checkpoint_every=0.2)
-    for table in TABLES:
+    for table in TRAINING:
         tables.write(table, frames[table.name], out / f"{table.name}.parquet")
     print(record["continued_from"])

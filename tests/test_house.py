@@ -16,6 +16,8 @@ from attnid import figures, sources
 SCRIPTS = sorted((ROOT / "workflow" / "scripts").glob("*.py"))
 NO_TORCH = (
     "tables",
+    "training_tables",
+    "analysis_tables",
     "paths",
     "layer",
     "counting",

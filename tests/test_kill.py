@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from attnid.training import TABLES
+from attnid.training_tables import TRAINING
 
 pytestmark = pytest.mark.slow
 
@@ -54,7 +54,7 @@ def test_a_job_killed_again_and_again_ends_with_the_same_bytes(precision: str, t
         assert process.returncode == (-number if number == signal.SIGKILL else 128 + number), errors
         assert "Traceback" not in errors
     assert process.returncode == 0 or finished(start(killed, "out", precision)) > 0
-    for table in TABLES:
+    for table in TRAINING:
         file = f"out/{table.name}.parquet"
         assert (whole / file).read_bytes() == (killed / file).read_bytes(), table.name
 

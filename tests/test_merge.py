@@ -12,7 +12,7 @@ from test_training import CPU, TEXT
 
 from attnid import cli, metrics, tables
 from attnid.cell import Cell
-from attnid.training import TABLES, train
+from attnid.training import train
 
 CASES = {"adamw": {}, "sgd": {"optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0}}
 
@@ -58,7 +58,7 @@ def test_merged_results_are_those_of_one_machine(tmp_path: Path, capsys: pytest.
             *((first / "training" / own.id / "seeds-0-1" / f"{table.name}.parquet") for own in cells),
             second / "training" / cells[0].id / "seeds-2-2" / f"{table.name}.parquet",
         ]
-        for table in TABLES
+        for table in tables.TRAINING
     }
     for name, frame in metrics.collect({"cases": cells}, blocks).items():
         found = tables.read(tables.BY_NAME[name], tmp_path / "c" / "metrics" / f"{name}.parquet")

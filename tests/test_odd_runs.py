@@ -12,7 +12,7 @@ from settings import default_settings, overlaid_settings
 
 from attnid import claims, config, corpus, figures, metrics, style, tables
 from attnid.cli import lay_over
-from attnid.training import TABLES, train
+from attnid.training import train
 
 TINY: dict[str, Any] = {
     "model": {"d_model": 8, "n_heads": 2, "context": 8},
@@ -58,7 +58,7 @@ def ledger_of(chosen: config.Config, text: Path, tmp_path: Path) -> pd.DataFrame
     seeds = range(chosen.training.seeds)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        written: dict[str, list[Path]] = {table.name: [] for table in TABLES}
+        written: dict[str, list[Path]] = {table.name: [] for table in tables.TRAINING}
         loaded = corpus.load(text, chosen.model.context)
         for name, cell in config.cells(chosen).items():
             for table, frame in train(cell, loaded, seeds, torch.device("cpu")).items():

@@ -13,7 +13,6 @@ from attnid import metrics, tables
 from attnid.cell import Cell
 from attnid.config import VARIED
 from attnid.errors import UserError
-from attnid.training import TABLES
 
 OF_ONE_CASE = {*VARIED, "lr_floor", "case"}
 """Settings in which cells of one case may differ within one configuration."""
@@ -137,7 +136,7 @@ def _without_repeats(first: list[Block], second: list[Block]) -> list[Block]:
 
 
 def _equal_tables(one: Block, other: Block) -> bool:
-    files = [f"{table.name}.parquet" for table in TABLES]
+    files = [f"{table.name}.parquet" for table in tables.TRAINING]
     return all((one.path / name).read_bytes() == (other.path / name).read_bytes() for name in files)
 
 
@@ -154,7 +153,7 @@ def _write(blocks: list[Block], groups: pd.DataFrame, results: Path, directory: 
         str(group): [cells[name] for name in rows["cell"] if name in cells]
         for group, rows in groups.groupby("group", sort=False)
     }
-    files = {table.name: [block.path / f"{table.name}.parquet" for block in blocks] for table in TABLES}
+    files = {table.name: [block.path / f"{table.name}.parquet" for block in blocks] for table in tables.TRAINING}
     for name, frame in metrics.collect(members, files).items():
         tables.write(tables.BY_NAME[name], frame, directory / "metrics" / f"{name}.parquet")
     records = json.dumps([block.record for block in blocks], indent=1)

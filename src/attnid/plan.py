@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from attnid import tables
 from attnid.cell import Cell, Device
 from attnid.config import Config, cells, seed_blocks
+from attnid.training_tables import HEADS, STEPS
 
 # Fitted to default runs on two cores of an AMD EPYC: share of the matrix-product speed that training reaches without
 # its attention weights, what an attention weight costs, and float64 beside float32.
@@ -16,7 +16,7 @@ FLOPS_PER_ATTENTION_WEIGHT = 1_000
 FLOAT64_COST = 2.4
 START_SECONDS = 4
 PROCESS_MB = 600
-BYTES_PER_ROW = {tables.STEPS.name: 70, tables.HEADS.name: 200}
+BYTES_PER_ROW = {STEPS.name: 70, HEADS.name: 200}
 CORPUS_CHARACTERS = 100
 
 

@@ -21,7 +21,7 @@ import torch
 from flint import arb, arb_mat, ctx, fmpq, fmpq_mat
 from torch import Tensor
 
-from attnid import tables
+from attnid.analysis_tables import TRAP
 from attnid.attention import attention
 from attnid.layer import LayerSpec
 from attnid.rank import Rank
@@ -56,7 +56,7 @@ def random_stack(scale: float, seed: int = 0) -> tuple[Stack, Tensor]:
 
 
 def trap_table(seed: int = 0, report: Callable[[int, int, str], None] = lambda *_: None) -> pd.DataFrame:
-    """Float64 rank at every cut-off beside the proved rank, for each scale: a frame for `tables.TRAP`.
+    """Float64 rank at every cut-off beside the proved rank, for each scale: a frame for `TRAP`.
 
     Args:
         report: called after each scale with the number of scales done, their total, and the scale's name.
@@ -79,7 +79,7 @@ def trap_table(seed: int = 0, report: Callable[[int, int, str], None] = lambda *
                 }
             )
         report(done, len(SCALES), f"query and key weights of scale {scale:g}")
-    return pd.DataFrame(rows)[tables.TRAP.names]
+    return pd.DataFrame(rows)[TRAP.names]
 
 
 # ---------------------------------------------------------------- float64

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from attnid import tables
 from attnid.training import Progress
+from attnid.training_tables import EVALUATIONS, HEAD_MEASURES, HEADS, PHASE_STEP, STEPS
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -23,14 +23,14 @@ class TensorBoard:
 
     def __call__(self, progress: Progress) -> None:
         """Write one measured step."""
-        for table, section in ((tables.STEPS, "step"), (tables.EVALUATIONS, "step")):
+        for table, section in ((STEPS, "step"), (EVALUATIONS, "step")):
             rows = progress.rows.get(table.name)
             if rows is not None:
                 for row in rows.to_dict("records"):
                     self._write(progress, int(row.pop("seed")), section, row)
-        heads = progress.rows[tables.HEADS.name]
-        heads = heads[heads["phase"] == tables.PHASE_STEP]
-        measures = [name for name in tables.HEAD_MEASURES if name in heads]
+        heads = progress.rows[HEADS.name]
+        heads = heads[heads["phase"] == PHASE_STEP]
+        measures = [name for name in HEAD_MEASURES if name in heads]
         for layer, rows in heads.groupby("layer"):
             for seed, medians in rows.groupby("seed")[measures].median().iterrows():
                 self._write(progress, int(str(seed)), f"layer {layer}, median over heads", medians.to_dict())

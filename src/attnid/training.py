@@ -10,7 +10,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from attnid import tables
 from attnid.attention import attention
 from attnid.cell import Cell, Device
 from attnid.checkpoint import Checkpoint, Checkpoints
@@ -19,6 +18,7 @@ from attnid.errors import UserError
 from attnid.gpt import Architecture, Dropout, attention_inputs, generator, initial_parameters, logits, losses
 from attnid.head_measures import StepMeasures, weight_measures, without_overlap
 from attnid.optim import clip_gradients, learning_rate, make_optimizers, member_norms
+from attnid.schema import Table
 from attnid.symmetry import (
     balance_query_key,
     balance_value_output,
@@ -27,10 +27,10 @@ from attnid.symmetry import (
     transport_query_key,
     transport_value_output,
 )
+from attnid.training_tables import EVALUATIONS, HEADS, PHASE_REBALANCED, PHASE_STEP, REBALANCES, STEPS, TRAINING
 
 Arrays = dict[str, Tensor]
-TABLES = (tables.STEPS, tables.EVALUATIONS, tables.HEADS, tables.REBALANCES)
-STEP_ONLY = tuple(column.name for column in tables.HEADS.columns if column.nullable)
+STEP_ONLY = tuple(column.name for column in HEADS.columns if column.nullable)
 MOMENTS = {"exp_avg": 1, "momentum_buffer": 1, "exp_avg_sq": 2}
 """Entries of an optimiser's state that belong to the weights, and the power of the gradient that they average."""
 
@@ -51,7 +51,7 @@ class Progress:
     @property
     def loss(self) -> float:
         """Mean training loss of the members, nats a character."""
-        return float(self.rows[tables.STEPS.name]["train_loss"].mean())
+        return float(self.rows[STEPS.name]["train_loss"].mean())
 
 
 @dataclass
@@ -59,9 +59,9 @@ class Records:
     """Rows of the training tables as they grow."""
 
     seeds: Sequence[int]
-    rows: dict[str, list[pd.DataFrame]] = field(default_factory=lambda: {table.name: [] for table in TABLES})
+    rows: dict[str, list[pd.DataFrame]] = field(default_factory=lambda: {table.name: [] for table in TRAINING})
 
-    def add(self, table: tables.Table, step: int, columns: Arrays, *axes: str, **constant: str) -> None:
+    def add(self, table: Table, step: int, columns: Arrays, *axes: str, **constant: str) -> None:
         """Rows of one step from arrays of one shape: members first, then the named axes."""
         shape = next(iter(columns.values())).shape
         index = np.indices(shape).reshape(len(shape), -1)
@@ -83,11 +83,11 @@ class Records:
         return {name: pd.concat(frames, ignore_index=True) for name, frames in self.rows.items() if frames}
 
     def tables(self, cell: str) -> dict[str, pd.DataFrame]:
-        """The frames of `TABLES` by name."""
+        """The frames of `TRAINING` by name."""
         frames = self.frames()
         return {
             table.name: frames[table.name].assign(cell=cell)[table.names] if table.name in frames else _empty(table)
-            for table in TABLES
+            for table in TRAINING
         }
 
 
@@ -120,7 +120,7 @@ def train(
         stop: asked after every step; once it says yes, a checkpoint is left and StoppedError raised.
 
     Returns:
-        The frames of `TABLES`. A run that diverges goes on; its rows hold the values that are not finite.
+        The frames of `TRAINING`. A run that diverges goes on; its rows hold the values that are not finite.
     """
     trainer = Trainer(cell, corpus, seeds, device)
     done = 0
@@ -282,18 +282,18 @@ class Trainer:
         measured["drift_augmented_plain"] = plain_step * measured.pop("gradient_imbalance_augmented")
         self._update()
         measured |= step_measures.of_update(self.parameters) | weight_measures(self.cell.layer, self.parameters)
-        self._record_heads(step, tables.PHASE_STEP, measured)
+        self._record_heads(step, PHASE_STEP, measured)
         moved = member_norms(self.parameters[name].double() - old.double() for name, old in before.items())
         columns = {"lr": torch.full_like(moved, lr), "train_loss": loss, "grad_norm": grad_norm, "update_norm": moved}
-        self.records.add(tables.STEPS, step, columns)
+        self.records.add(STEPS, step, columns)
 
     def _record_heads(self, step: int, phase: str, measured: Arrays) -> None:
-        self.records.add(tables.HEADS, step, measured, "layer", "head", phase=phase)
+        self.records.add(HEADS, step, measured, "layer", "head", phase=phase)
 
     @torch.no_grad()
     def _evaluate(self, step: int) -> None:
         each = [self._member_losses(x, y, lambda hidden: hidden) for x, y in self.validation]
-        self.records.add(tables.EVALUATIONS, step, {"val_loss": torch.stack(each).mean(0)})
+        self.records.add(EVALUATIONS, step, {"val_loss": torch.stack(each).mean(0)})
 
     # ---------------------------------------------------------------- rebalancing
 
@@ -305,7 +305,7 @@ class Trainer:
             self._record_rebalance(step, tokens, before)
             weights = weight_measures(self.cell.layer, self.parameters)
             unmeasured = {name: torch.full_like(weights["beta"], torch.nan) for name in STEP_ONLY}
-            self._record_heads(step, tables.PHASE_REBALANCED, unmeasured | weights)
+            self._record_heads(step, PHASE_REBALANCED, unmeasured | weights)
         if self.cell.moments == "clear":
             for optimizer in self.optimizers:
                 optimizer.state.clear()
@@ -348,7 +348,7 @@ class Trainer:
             errors.append((new - old).flatten(1).norm(dim=1) / old.flatten(1).norm(dim=1))
         epsilon = torch.finfo(self.parameters["W_Q"].dtype).eps
         columns = {"output_error": torch.stack(errors, dim=1) / epsilon, "moved": moved / length}
-        self.records.add(tables.REBALANCES, step, columns, "layer")
+        self.records.add(REBALANCES, step, columns, "layer")
 
 
 def _norms_per_layer(tensors: Sequence[Tensor]) -> Tensor:
@@ -357,5 +357,5 @@ def _norms_per_layer(tensors: Sequence[Tensor]) -> Tensor:
     return result
 
 
-def _empty(table: tables.Table) -> pd.DataFrame:
+def _empty(table: Table) -> pd.DataFrame:
     return pd.DataFrame({column.name: pd.Series(dtype=column.type.to_pandas_dtype()) for column in table.columns})

@@ -44,7 +44,7 @@ def run(
     SIGTERM and SIGINT leave a checkpoint after the step at hand and end the process with 128 + the signal's number.
 
     Returns:
-        The frames of `attnid.training.TABLES`, and the record of the run.
+        The frames of `attnid.training_tables.TRAINING`, and the record of the run.
     """
     started, begin = datetime.now(UTC), time.monotonic()
     chosen = choose_device(device)

@@ -13,16 +13,8 @@ from attnid.errors import UserError
 ENVIRONMENT = Path(workflow.basedir) / "environment.yml"
 LOCK = os.path.relpath(Path(workflow.basedir) / "requirements.lock")
 
-ANALYSIS = (
-    "ranks",
-    "variants",
-    "trap",
-    "invariances",
-    "equivalents",
-    "squad",
-    "architectures",
-)
-METRICS = ("cells", "groups", "steps", "evaluations", "heads", "rebalances", "summary")
+ANALYSIS = [table.name for table in tables.ANALYSIS]
+METRICS = [table.name for table in tables.METRICS]
 
 
 def place(path):
@@ -77,7 +69,7 @@ def blocks(cell):
 BLOCKS = [paths.block(cell, *block) for cell in CELLS for block in blocks(cell)]
 BLOCK_TABLES = {
     table.name: [block / f"{table.name}.parquet" for block in BLOCKS]
-    for table in (tables.STEPS, tables.EVALUATIONS, tables.HEADS, tables.REBALANCES)
+    for table in tables.TRAINING
 }
 FIGURE_NAMES = figure_modules.names(GROUPS)
 FIGURES = [

@@ -2,8 +2,9 @@ from pathlib import Path
 
 import torch
 
-from attnid import stacked, tables
+from attnid import schema, stacked
 from attnid.analysis import invariances, published, ranks
+from attnid.analysis_tables import ANALYSIS, RANKS, VARIANTS
 from attnid.config import Analysis
 from attnid.job import job
 
@@ -17,15 +18,15 @@ with job(snakemake.log[0]) as log:
     settings = Analysis.model_validate(snakemake.params.analysis)
     grid = ranks.rank_grid(settings.d_model, settings.head_counts, settings.head_widths)
     frames = {
-        "ranks": ranks.rank_table(tables.RANKS, grid, report=report),
-        "variants": ranks.rank_table(tables.VARIANTS, ranks.variant_grid(), report=report),
+        "ranks": ranks.rank_table(RANKS, grid, report=report),
+        "variants": ranks.rank_table(VARIANTS, ranks.variant_grid(), report=report),
         "trap": stacked.trap_table(report=report),
         "invariances": invariances.invariance_table(settings.invariance_draws),
         "equivalents": published.equivalent_table(),
         "squad": published.squad_table(),
         "architectures": published.architecture_table(),
     }
-    for name, frame in frames.items():
-        tables.write(tables.BY_NAME[name], frame, Path(snakemake.output[name]))
+    for table in ANALYSIS:
+        schema.write(table, frames[table.name], Path(snakemake.output[table.name]))
     for name in ("ranks", "variants"):
         ranks.require_agreement(frames[name])

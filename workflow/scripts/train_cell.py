@@ -3,11 +3,11 @@ from pathlib import Path
 
 import torch
 
-from attnid import provenance, tables
+from attnid import provenance, schema
 from attnid.cell import Cell
 from attnid.job import job
-from attnid.training import TABLES
 from attnid.training_job import run
+from attnid.training_tables import TRAINING
 
 with job(snakemake.log[0]) as log:
     torch.set_num_threads(snakemake.threads)
@@ -21,6 +21,6 @@ with job(snakemake.log[0]) as log:
         log=log,
         tensorboard=bool(snakemake.resources.tensorboard),
     )
-    for table in TABLES:
-        tables.write(table, frames[table.name], Path(snakemake.output[table.name]))
+    for table in TRAINING:
+        schema.write(table, frames[table.name], Path(snakemake.output[table.name]))
     Path(snakemake.output.run).write_text(json.dumps(record, indent=1) + "\n")

@@ -8,7 +8,8 @@ import pandas as pd
 import torch
 from torch import Generator, Tensor
 
-from attnid import symmetry, tables
+from attnid import symmetry
+from attnid.analysis_tables import INVARIANCES
 from attnid.attention import Parameters, attention, random_parameters
 from attnid.layer import LayerSpec, layer_name
 
@@ -35,11 +36,11 @@ class Transformation:
 def invariance_table(draws: int, seed: int = 0) -> pd.DataFrame:
     """Output before and after each transformation, for `draws` draws of weights, inputs and transformation.
 
-    A frame for `tables.INVARIANCES`. Weights are normal with variance 1/E, inputs normal with variance 1, float64; a
+    A frame for `INVARIANCES`. Weights are normal with variance 1/E, inputs normal with variance 1, float64; a
     random S has condition number at most CONDITION.
     """
     rows = [_invariance_row(transformation, draw, seed) for transformation in TRANSFORMATIONS for draw in range(draws)]
-    return pd.DataFrame(rows)[tables.INVARIANCES.names]
+    return pd.DataFrame(rows)[INVARIANCES.names]
 
 
 def _invariance_row(transformation: Transformation, draw: int, seed: int) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from attnid import tables
+from attnid.analysis_tables import ARCHITECTURES, EQUIVALENTS, SQUAD
 from attnid.architectures import Architecture, architectures
 from attnid.attention_layers import AttentionLayers
 from attnid.counting import count, gauge_dimension
@@ -23,7 +23,7 @@ HEAD_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)
 
 
 def equivalent_table() -> pd.DataFrame:
-    """The single head with as many identified parameters as a multi-head layer (section 4.10): `tables.EQUIVALENTS`.
+    """The single head with as many identified parameters as a multi-head layer (section 4.10): `EQUIVALENTS`.
 
     For each GPT model, its own number of heads and those of HEAD_COUNTS that divide its width.
     """
@@ -33,7 +33,7 @@ def equivalent_table() -> pd.DataFrame:
         if model.model in EMBEDDINGS
         for heads in _possible_heads(model.layers[0].spec)
     ]
-    return pd.DataFrame(rows)[tables.EQUIVALENTS.names]
+    return pd.DataFrame(rows)[EQUIVALENTS.names]
 
 
 def single_head_identified(width: int, head_width: int) -> int:
@@ -108,7 +108,7 @@ SQUAD_WIDTH, SQUAD_HEADS, SQUAD_LAYERS = 512, 8, 24
 
 
 def squad_table() -> pd.DataFrame:
-    """Figure 1 of the paper, printed and recomputed from the ablated model's sizes: a frame for `tables.SQUAD`.
+    """Figure 1 of the paper, printed and recomputed from the ablated model's sizes: a frame for `SQUAD`.
 
     Counts are of attention weights without biases, as in the printed table; shares are of the printed totals.
     """
@@ -120,13 +120,13 @@ def squad_table() -> pd.DataFrame:
     frame["printed_implied_width"] = (
         frame["printed_attention"] * frame["head_dim"] / (2 * frame["printed_unidentified"])
     )
-    return frame[tables.SQUAD.names]
+    return frame[SQUAD.names]
 
 
 def architecture_table() -> pd.DataFrame:
-    """Closed-form counts of all published models, a row a kind of layer: a frame for `tables.ARCHITECTURES`."""
+    """Closed-form counts of all published models, a row a kind of layer: a frame for `ARCHITECTURES`."""
     rows = [_architecture_row(model, layers) for model in architectures() for layers in model.layers]
-    return pd.DataFrame(rows)[tables.ARCHITECTURES.names]
+    return pd.DataFrame(rows)[ARCHITECTURES.names]
 
 
 def _architecture_row(model: Architecture, layers: AttentionLayers) -> dict[str, Any]:
@@ -139,7 +139,7 @@ def _architecture_row(model: Architecture, layers: AttentionLayers) -> dict[str,
         "layers": layers.number,
         "layer": layer_name(spec.alone),
         "position": model.position,
-        **spec.model_dump(include=set(tables.ARCHITECTURES.names)),
+        **spec.model_dump(include=set(ARCHITECTURES.names)),
         **counted.columns,
         "parameters_model": layers.number * counted.parameters,
         "unidentified_model": unidentified,

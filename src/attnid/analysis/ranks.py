@@ -6,12 +6,12 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from attnid import tables
 from attnid.architectures import architectures
 from attnid.counting import count
 from attnid.exact import certify
 from attnid.layer import LayerSpec, layer_name
 from attnid.rank import layer_ranks
+from attnid.schema import Table
 
 BIASES = ("query_bias", "key_bias", "value_bias", "output_bias")
 
@@ -155,7 +155,7 @@ def small_twin(spec: LayerSpec) -> LayerSpec:
 
 
 def rank_table(
-    table: tables.Table,
+    table: Table,
     grid: Sequence[GridLayer],
     seed: int = 0,
     report: Callable[[int, int, str], None] = lambda *_: None,
@@ -163,7 +163,7 @@ def rank_table(
     """Closed form, float64 rank and certificate of every layer of a grid.
 
     Args:
-        table: `tables.RANKS`, which holds the ranks of both sides of a layer as well, or `tables.VARIANTS`.
+        table: `RANKS`, which holds the ranks of both sides of a layer as well, or `VARIANTS`.
         report: called after each layer with the number of layers done, their total, and the layer's name.
 
     Raises attnid.rank.UnclearRankError where a rank has no clear gap.
