@@ -4,12 +4,14 @@ A file holds tensors (weights, optimiser, generators), the rows measured so far,
 code, step) and a checksum of all of it.
 """
 
+import contextlib
 import hashlib
 import io
 import json
 import os
+import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -25,6 +27,7 @@ FORMAT = "attnid training checkpoint 1"
 ROWS = "rows/"
 KEPT = 2
 """Checkpoints of a job that are kept, so that one which turns out damaged has one before it."""
+NAME = re.compile(r"step-([0-9]{9,})\.safetensors")
 
 
 class DamagedError(Exception):
@@ -48,25 +51,58 @@ class Checkpoints:
         belongs: what a checkpoint has to agree with to be used: settings, seeds, code, whatever changes numbers.
         steps: last step of the job.
         every: seconds between checkpoints.
-        complaints: why files were not used, a sentence each.
+        warn: told in a sentence why a file is not used, or not written.
+        begun: step of the checkpoint that the job went on from; 0 for none.
     """
 
     directory: Path
     belongs: Mapping[str, str]
     steps: int
     every: float = 60.0
-    complaints: list[str] = field(default_factory=list)
+    warn: Callable[[str], None] = lambda sentence: None
+    begun: int = 0
+    _refused: list[Path] = field(default_factory=list)
     _last: float = field(default_factory=time.monotonic)
 
     def due(self) -> bool:
         """Whether the last checkpoint, or the start, is long enough ago."""
         return time.monotonic() - self._last >= self.every
 
-    def save(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, and remove the job's older ones; until the last step the one before it stays."""
-        own = self.directory / f"to-step-{self.steps}"
-        path = own / f"step-{checkpoint.step:09}.safetensors"
-        own.mkdir(parents=True, exist_ok=True)
+    @property
+    def _own(self) -> Path:
+        return self.directory / f"to-step-{self.steps}"
+
+    def save(self, checkpoint: Checkpoint) -> bool:
+        """Write a checkpoint and remove the job's older and unusable ones; until the last step, the one before stays.
+
+        Returns:
+            Whether it is written. A place that cannot be written to is told to `warn`, and the job can go on.
+        """
+        self._last = time.monotonic()
+        path = self._own / f"step-{checkpoint.step:09}.safetensors"
+        try:
+            self._write(checkpoint, path)
+        except (OSError, SafetensorError) as error:
+            self.warn(
+                f"checkpoint {path} cannot be written ({_first_line(error)}); without it a stopped job starts over"
+            )
+            return False
+        self._refused = [file for file in self._refused if file != path]
+        for file in self._outdated(last=checkpoint.step == self.steps):
+            with contextlib.suppress(OSError):
+                file.unlink()
+        return True
+
+    def _outdated(self, last: bool) -> Iterator[Path]:
+        """The job's files that are no longer needed; after the last step, what a killed write left as well."""
+        usable = [file for _, file in _found(self._own) if file not in self._refused]
+        yield from usable[1 if last else KEPT :]
+        yield from (file for file in self._refused if file.parent == self._own)
+        if last:
+            yield from self._own.glob(".step-*.partial")
+
+    def _write(self, checkpoint: Checkpoint, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in checkpoint.tensors.items()}
         tensors |= {ROWS + name: _as_bytes(frame) for name, frame in checkpoint.frames.items()}
         header = self._header(checkpoint.step)
@@ -76,26 +112,21 @@ class Checkpoints:
             partial.replace(path)
         finally:
             partial.unlink(missing_ok=True)
-        kept = 1 if checkpoint.step == self.steps else KEPT
-        for old in sorted(own.glob("step-*.safetensors"))[:-kept]:
-            old.unlink()
-        self._last = time.monotonic()
 
     def newest(self) -> Checkpoint | None:
-        """The latest usable checkpoint up to the job's last step; what is damaged or foreign is left and named."""
-        for step, path in self._candidates():
+        """The latest usable checkpoint up to the job's last step; what is damaged or foreign is named."""
+        for step, path in _found(*self.directory.glob("to-step-*")):
+            if step > self.steps:
+                continue
             try:
-                return self._load(step, path)
+                checkpoint = self._load(step, path)
             except DamagedError as reason:
-                self.complaints.append(f"checkpoint {path} is not used: {reason}")
+                self.warn(f"checkpoint {path} is not used: {reason}")
+                self._refused.append(path)
+            else:
+                self.begun = step
+                return checkpoint
         return None
-
-    def _candidates(self) -> Iterator[tuple[int, Path]]:
-        found = [
-            (int(path.stem.removeprefix("step-")), path)
-            for path in self.directory.glob("to-step-*/step-*[0-9].safetensors")
-        ]
-        yield from sorted((entry for entry in found if entry[0] <= self.steps), reverse=True)
 
     def _load(self, step: int, path: Path) -> Checkpoint:
         try:
@@ -103,7 +134,7 @@ class Checkpoints:
                 header = dict(file.metadata() or {})
                 tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
-            raise DamagedError(f"it cannot be read ({str(error).splitlines()[0]})") from None
+            raise DamagedError(f"it cannot be read ({_first_line(error)})") from None
         for key, value in self._header(step).items():
             if header.get(key) != value:
                 raise DamagedError(f"its {key} is {header.get(key)!r}, expected {value!r}")
@@ -116,6 +147,17 @@ class Checkpoints:
 
     def _header(self, step: int) -> dict[str, str]:
         return {"format": FORMAT, **self.belongs, "step": str(step)}
+
+
+def _found(*directories: Path) -> Iterator[tuple[int, Path]]:
+    """Step and file of every checkpoint in these directories, the latest first."""
+    files = (path for directory in directories for path in directory.glob("*"))
+    named = ((match, path) for path in files if (match := NAME.fullmatch(path.name)))
+    yield from sorted(((int(match[1]), path) for match, path in named), reverse=True)
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def _as_bytes(frame: pd.DataFrame) -> Tensor:

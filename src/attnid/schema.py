@@ -1,6 +1,5 @@
 """Parquet tables as columns with a type, a meaning and a unit; written by rename, checked when read."""
 
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,7 +63,7 @@ def write(table: Table, frame: pd.DataFrame, path: Path) -> None:
         [_array(table, column, frame[column.name]) for column in table.columns], schema=table.schema
     )
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial = path.with_name(f".{path.name}.partial")
     try:
         pq.write_table(arrow, partial)
         partial.replace(path)

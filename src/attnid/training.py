@@ -35,8 +35,12 @@ MOMENTS = {"exp_avg": 1, "momentum_buffer": 1, "exp_avg_sq": 2}
 """Entries of an optimiser's state that belong to the weights, and the power of the gradient that they average."""
 
 
+@dataclass
 class StoppedError(Exception):
-    """Training was asked to stop, and has after the step given."""
+    """Training was asked to stop, and has after this step, with a checkpoint of it written or not."""
+
+    step: int
+    written: bool
 
 
 @dataclass(frozen=True)
@@ -130,10 +134,11 @@ def train(
     for step in range(done + 1, cell.steps + 1):
         trainer.advance(step)
         stopping = step < cell.steps and stop()
+        written = False
         if checkpoints is not None and (stopping or step == cell.steps or checkpoints.due()):
-            checkpoints.save(trainer.state(step))
+            written = checkpoints.save(trainer.state(step))
         if stopping:
-            raise StoppedError(step)
+            raise StoppedError(step, written)
         if trainer.measures(step):
             report(Progress(step, cell.steps, done, trainer.records.of_step(step)))
     return trainer.records.tables(cell.id)

@@ -57,7 +57,7 @@ def run(
         "torch": torch.__version__,
     }
     directory = paths.checkpoints(cell.lineage, first, last)
-    checkpoints = Checkpoints(directory, belongs, cell.steps, checkpoint_every)
+    checkpoints = Checkpoints(directory, belongs, cell.steps, checkpoint_every, log.warning)
     reporter = _Reporter(log, f"{cell.id} seeds {first} to {last} on {chosen}")
     listeners: list[Callable[[Progress], None]] = [reporter]
     if tensorboard:
@@ -72,12 +72,10 @@ def run(
         try:
             frames = train(cell, loaded, seeds, chosen, report, checkpoints, lambda: bool(received))
         except StoppedError as stopped:
-            log.warning(
-                f"{reporter.name}: stopped after step {stopped} of {cell.steps}; the next start goes on from there"
-            )
+            place = "there" if stopped.written else "the checkpoint before it, if there is one"
+            done = f"stopped after step {stopped.step} of {cell.steps}"
+            log.warning(f"{reporter.name}: {done}; the next start goes on from {place}")
             sys.exit(128 + received[0])
-    for complaint in checkpoints.complaints:
-        log.warning(complaint)
     return frames, {
         "cell": cell.id,
         "seeds": list(range(first, last + 1)),
@@ -88,7 +86,7 @@ def run(
         "commit": provenance.commit(),
         "versions": provenance.versions(),
         "started": started.isoformat(timespec="seconds"),
-        "continued_from": reporter.begun,
+        "continued_from": checkpoints.begun,
         "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "seconds": round(time.monotonic() - begin, 1),
         "settings": cell.model_dump(mode="json"),
@@ -120,11 +118,9 @@ class _Reporter:
     def __init__(self, log: logging.Logger, name: str) -> None:
         self.log, self.name = log, name
         self.begin, self.last = time.monotonic(), 0.0
-        self.begun = 0
 
     def __call__(self, progress: Progress) -> None:
         now = time.monotonic()
-        self.begun = progress.begun
         if progress.step < progress.steps and now - self.last < REPORT_EVERY:
             return
         self.last = now
