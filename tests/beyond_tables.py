@@ -39,7 +39,7 @@ def base() -> Frames:
         "groups": pd.DataFrame({"group": groups["group"], "cell": [row["cell"] for row in groups["settings"]]}),
         "steps": steps[tables.STEPS.names],
         "evaluations": steps.assign(val_loss=1.8 + 0.001 * steps["seed"])[tables.EVALUATIONS.names],
-        "heads": pd.DataFrame(list(_heads(cells))).reindex(columns=tables.HEADS.names),
+        "heads": pd.DataFrame(list(_heads(cells))).assign(state="regular").reindex(columns=tables.HEADS.names),
     }
     heads = frames["heads"]
     for name in ("norm_query_bias", "norm_key_bias", "rho_qk_scaling", "rho_qk_rotation", "drift_augmented_plain"):

@@ -39,7 +39,7 @@ def base() -> Frames:
         "groups": pd.DataFrame(_groups(), columns=["group", "cell"]),
         "steps": pd.DataFrame(list(_steps(cells)))[tables.STEPS.names],
         "evaluations": pd.DataFrame(list(_steps(cells)))[tables.EVALUATIONS.names],
-        "heads": pd.DataFrame(list(_heads(cells))).reindex(columns=tables.HEADS.names),
+        "heads": pd.DataFrame(list(_heads(cells))).assign(state="regular").reindex(columns=tables.HEADS.names),
     }
 
 

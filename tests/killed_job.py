@@ -28,4 +28,4 @@ if __name__ == "__main__":
     frames, record = run(settings, 0, 1, Path("text.txt"), "cpu", "code", logging.getLogger(), checkpoint_every=0.2)
     for table in TRAINING:
         tables.write(table, frames[table.name], out / f"{table.name}.parquet")
-    print(record["continued_from"])
+    print(record.continued_from)

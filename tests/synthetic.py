@@ -298,7 +298,7 @@ def _heads(cells: pd.DataFrame) -> pd.DataFrame:
                 state = {name: values[name] for name in ("trace", "mu", "smallest_q", "smallest_k")}
                 balanced = dict.fromkeys(("beta", "tau", "beta_augmented", "tau_augmented"), 0.0)
                 rows.append(key | state | balanced | {"phase": tables.PHASE_REBALANCED})
-    return pd.DataFrame(rows).reindex(columns=tables.HEADS.names)
+    return pd.DataFrame(rows).assign(state="regular").reindex(columns=tables.HEADS.names)
 
 
 def _head_measures(cell: pd.Series, step: int, layer: int, head: int, random: np.random.Generator) -> dict[str, float]:

@@ -22,6 +22,14 @@ def test_a_question_is_supported_by_one_set_of_tables_and_not_by_another(id: str
     assert answer == (NOT_SUPPORTED if verdict == claims.NOT_REPRODUCED else OPEN)
 
 
+def test_heads_of_width_one_have_no_rotations_to_compare() -> None:
+    frames = beyond_tables.base()
+    narrow = {"cells": frames["cells"].assign(qk_head_dim=1, rho_rotation_null_mean=0.0)}
+    answer = claims.judge(frames | narrow).set_index("id").loc["scaling-against-rotation"]
+    assert answer["verdict"] == claims.NOT_RUN
+    assert "no rotations" in answer["evidence"]
+
+
 def test_questions_are_asked_where_their_cells_are_configured_and_nowhere_else() -> None:
     of_paper = claims.judge(claim_tables.base())
     assert BEYOND not in set(of_paper["kind"])

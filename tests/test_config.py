@@ -1,4 +1,5 @@
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -94,7 +95,7 @@ MISTAKES = [
     ),
     ("groups/cases/rebalance_every", [5], "groups.cases.rebalance_every is for cases that rebalance; cases.sgd.rebala"),
     ("groups/heads/n_kv_heads", [3], "groups.heads.n_kv_heads must divide the head count = 1 (1), not 3"),
-    ("model/n_kv_heads", 3, "model.n_kv_heads must divide the head count = 4 (1, 2, 4), not 3"),
+    ("model/n_kv_heads", 3, "model.n_kv_heads must divide model.n_heads = 4 (1, 2, 4), not 3"),
     (
         "groups/heads",
         {"cases": ["sgd"], "n_heads": [64], "rope": [True]},
@@ -129,6 +130,33 @@ def test_a_mistake_is_one_sentence_with_key_value_and_what_is_allowed(path: str,
     message = str(caught.value)
     assert sentence in message
     assert "\n" not in message
+
+
+def test_tables_are_made_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("results", "other", "{odd}"):
+        (tmp_path / name / "metrics").mkdir(parents=True)
+    (tmp_path / "link").symlink_to("results")
+    assert parse(changed("tables", "other")).tables == "other"
+    for name in ("results", "./results", "results/", "other/../results", "link", str(tmp_path / "results")):
+        with pytest.raises(UserError, match="is where this run writes its own"):
+            parse(changed("tables", name))
+    with pytest.raises(UserError, match="a path without braces"):
+        parse(changed("tables", "{odd}"))
+    for name in ("x" * 300, "a\0b", "", "other/metrics", "nowhere"):
+        with pytest.raises(UserError, match="tables must be a directory of results"):
+            parse(changed("tables", name))
+
+
+def test_what_a_group_sets_itself_is_what_is_checked() -> None:
+    settings = changed("model/rope", True) | {"groups": {"g": {"cases": ["sgd"], "n_heads": [64], "rope": [False]}}}
+    assert [own.rope for own in cells(parse(settings)).values()] == [False]
+    settings["groups"]["g"]["rope"] = [False, True]
+    with pytest.raises(UserError, match=r"groups.g: rope needs an even head width"):
+        parse(settings)
+    settings = changed("model/n_kv_heads", 3) | {"groups": {"g": {"cases": ["sgd"], "n_kv_heads": [2]}}}
+    with pytest.raises(UserError, match=r"model.n_kv_heads must divide model.n_heads = 4"):
+        parse(settings)
 
 
 def test_every_field_of_every_section_is_described() -> None:

@@ -22,6 +22,14 @@ def test_a_users_mistake_is_one_sentence_and_status_2(tmp_path: Path, capsys: py
     assert "Traceback" not in capsys.readouterr().err
 
 
+def test_what_the_machine_refuses_is_one_sentence_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, job(str(tmp_path / "job.log")):
+        (tmp_path / "nowhere" / "table").write_text("")
+    assert ended.value.code == 2
+    assert "No such file or directory" in (tmp_path / "job.log").read_text()
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_any_other_error_keeps_its_traceback(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), job(str(tmp_path / "job.log")) as log:
         log.info(f"{1 / 0}")

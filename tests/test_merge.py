@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +15,37 @@ from attnid import cli, metrics, tables
 from attnid.cell import Cell
 from attnid.training import train
 
+RECORD = {
+    "device": "cpu", "machine": "m", "threads": 1, "code": "c", "commit": "1", "versions": {"torch": "2"},
+    "started": "2026-01-01T00:00:00+00:00", "continued_from": 0, "peak_mb": 1, "seconds": 1.0,
+}  # fmt: skip
 CASES = {"adamw": {}, "sgd": {"optimizer": "sgd", "lr": 0.1, "weight_decay": 0.0}}
 
 
 def results(directory: Path, seeds: list[int], cases: list[str] | None = None, **changes: Any) -> Path:
     """A results directory as the workflow leaves it, with one block a cell."""
     cells = [cell(**{"case": case, "steps": 4} | CASES[case] | changes) for case in cases or CASES]
-    for own in cells:
-        write_block(directory, own, seeds)
+    records = [write_block(directory, own, seeds) for own in cells]
     groups = pd.DataFrame({"group": "cases", "cell": [own.id for own in cells]})
     tables.write(tables.GROUPS, groups, directory / "metrics" / "groups.parquet")
-    (directory / "metrics" / "config.json").write_text("{}")
-    (directory / "analysis").mkdir()
+    for name, content in (("runs", records), ("config", {})):
+        (directory / "metrics" / f"{name}.json").write_text(json.dumps(content))
+    for table in tables.ANALYSIS:
+        tables.write(table, empty(table), directory / "analysis" / f"{table.name}.parquet")
     return directory
 
 
-def write_block(directory: Path, own: Cell, seeds: list[int]) -> None:
+def empty(table: tables.Table) -> pd.DataFrame:
+    return table.schema.empty_table().to_pandas()
+
+
+def write_block(directory: Path, own: Cell, seeds: list[int]) -> dict[str, Any]:
     block = directory / "training" / own.id / f"seeds-{seeds[0]}-{seeds[-1]}"
     for name, frame in train(own, TEXT, seeds, CPU).items():
         tables.write(tables.BY_NAME[name], frame, block / f"{name}.parquet")
-    record = {"cell": own.id, "seeds": seeds, "code": "c", "commit": "1", "versions": {"torch": "2"}}
-    (block / "run.json").write_text(json.dumps(record | {"settings": own.model_dump(mode="json")}))
+    record = RECORD | {"cell": own.id, "seeds": seeds, "settings": own.model_dump(mode="json")}
+    (block / "run.json").write_text(json.dumps(record))
+    return record
 
 
 def edit_records(directory: Path, **changes: Any) -> None:
@@ -121,9 +132,106 @@ def test_what_a_group_varies_may_differ(tmp_path: Path, capsys: pytest.CaptureFi
     assert "2 runs of 2 cells" in merged(capsys, first, second, tmp_path / "c")
 
 
-def test_a_mistake_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def remove(path: Path) -> None:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def make_directory(path: Path) -> None:
+    remove(path)
+    path.mkdir()
+
+
+def edit(path: Path, **changes: Any) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+def settings_of(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())["settings"]
+    return found
+
+
+BLOCK = "training/*/seeds-0-0"
+RUN = f"{BLOCK}/run.json"
+DAMAGE: list[tuple[str, Callable[[Path], Any], str]] = [
+    (f"{BLOCK}/heads.parquet", remove, "heads.parquet: no such file"),
+    (f"{BLOCK}/steps.parquet", lambda path: path.write_bytes(path.read_bytes()[:99]), "not a readable Parquet file"),
+    (f"{BLOCK}/steps.parquet", make_directory, "not a readable Parquet file"),
+    (RUN, remove, "cannot be read (No such file"),
+    (RUN, make_directory, "cannot be read (Is a directory)"),
+    (RUN, lambda path: path.write_text("{"), "not JSON"),
+    (RUN, lambda path: path.write_text("[" * 100_000), "not JSON"),
+    (RUN, lambda path: path.write_bytes(b"\xff\xfe"), "not JSON"),
+    (RUN, lambda path: path.write_text("{}"), "run.json: cell is missing"),
+    (RUN, lambda path: path.write_text("[]"), "run.json: it is []"),
+    (RUN, lambda path: path.write_text("null"), "run.json: it is None"),
+    (RUN, lambda path: edit(path, settings=None), "run.json: settings is None"),
+    (RUN, lambda path: edit(path, settings=settings_of(path) | {"tempo": 3}), "settings.tempo is not a key"),
+    (RUN, lambda path: edit(path, settings={"case": "adamw"}), "settings.optimizer is missing"),
+    (RUN, lambda path: edit(path, settings=settings_of(path) | {"lr": 3.0}), "the settings are those of the cell"),
+    (RUN, lambda path: edit(path, seeds=[1]), "is of another job"),
+    (RUN, lambda path: edit(path, seeds=[]), "run.json: seeds is []"),
+    (RUN, lambda path: edit(path, cell="../../evil"), "run.json: cell is '../../evil'"),
+    (RUN, lambda path: edit(path, versions=3), "run.json: versions is 3"),
+    ("metrics/runs.json", remove, "cannot be read"),
+    ("metrics/runs.json", lambda path: path.write_text("[]"), "holds no list of training jobs"),
+    ("metrics/runs.json", lambda path: path.write_text('["x"]'), "runs.json: it is 'x'"),
+    ("metrics/config.json", lambda path: path.write_text("{"), "config.json: not JSON"),
+    ("metrics/groups.parquet", remove, "groups.parquet: no such file"),
+    ("analysis", remove, "ranks.parquet: no such file"),
+    ("analysis", lambda path: (remove(path), path.write_text("")), "ranks.parquet: no such file"),
+    ("analysis/squad.parquet", remove, "squad.parquet: no such file"),
+    ("training", remove, "cannot be read"),
+]
+
+
+@pytest.mark.parametrize(("place", "damage", "sentence"), DAMAGE, ids=[f"{d[0]}: {d[2]}" for d in DAMAGE])
+def test_damaged_results_are_named_and_nothing_is_written(
+    place: str, damage: Callable[[Path], Any], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = results(tmp_path / "a", [0], ["adamw"]), results(tmp_path / "b", [1], ["adamw"])
+    damage(next(first.glob(place)))
+    said = merged(capsys, first, second, tmp_path / "c", status=2)
+    assert sentence in said
+    assert said.count("\n") == 1
+    assert sorted(tmp_path.iterdir()) == [first, second]
+
+
+def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = results(tmp_path / "a", [0], ["adamw"])
-    assert "holds no training/" in merged(capsys, first, tmp_path / "nowhere", tmp_path / "c", status=2)
-    assert f"{first} exists; expected" in merged(capsys, first, first, first, status=2)
-    (next(first.rglob("run.json"))).write_text("{")
-    assert "not JSON" in merged(capsys, first, first, tmp_path / "c", status=2)
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for place, sentence in {
+        first: "exists; expected",
+        first / "both": "lies in",
+        first / "analysis" / "both": "lies in",
+        tmp_path / "a" / ".." / "a" / "both": "lies in",
+        tmp_path / "file" / "both": "cannot be made",
+        tmp_path / "link": "exists; expected",
+        tmp_path / ("x" * 300): "cannot be made",
+        Path("/proc/both"): "cannot be made",
+    }.items():
+        said = merged(capsys, first, first, place, status=2)
+        assert sentence in said
+        assert said.count("\n") == 1
+    assert "nowhere is no directory" in merged(capsys, first, tmp_path / "nowhere", tmp_path / "c", status=2)
+    assert "file is no directory" in merged(capsys, tmp_path / "file", first, tmp_path / "c", status=2)
+
+
+def test_blocks_that_an_earlier_run_left_are_no_part_of_the_results(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = results(tmp_path / "a", [0, 1], ["adamw"]), results(tmp_path / "b", [2], ["adamw"])
+    stale = cell(case="adamw", steps=4)
+    write_block(first, stale, [0])
+    write_block(first, stale, [2])
+    assert "3 runs of 1 cells" in merged(capsys, first, second, tmp_path / "c")
+    heads = tables.read(tables.HEADS, tmp_path / "c" / "metrics" / "heads.parquet")
+    assert not heads.duplicated(["cell", "seed", "step", "phase", "layer", "head"]).any()
+
+
+def test_a_run_that_one_directory_holds_twice_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = results(tmp_path / "a", [0, 1], ["adamw"])
+    records = [json.loads(next(first.rglob("run.json")).read_text())]
+    records.append(write_block(first, cell(case="adamw", steps=4), [0]))
+    (first / "metrics" / "runs.json").write_text(json.dumps(records))
+    assert "both hold seed 0 and differ" in merged(capsys, first, first, tmp_path / "c", status=2)

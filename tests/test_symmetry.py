@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from attnid.measures import Pair
 from attnid.symmetry import (
     apart,
     balance_pair,
+    balance_query_key,
+    balance_value_output,
     fold_value_bias,
     rebalance,
     rotary_scaling,
@@ -108,7 +111,8 @@ def test_rotary_scaling_written_out() -> None:
 @given(st.integers(1, 4), st.integers(0, 4), SEEDS)
 def test_balanced_pairs_have_equal_gram_matrices_and_the_same_scores(D: int, more: int, seed: int) -> None:
     W_Q, W_K = normal(3, D, D + more, seed=seed), 5 * normal(3, D, D + more, seed=seed + 1)
-    balanced_q, balanced_k, S = balance_pair(W_Q, W_K)
+    balanced_q, balanced_k, (S, possible) = balance_pair(W_Q, W_K)
+    assert possible.all()
     torch.testing.assert_close(balanced_q @ balanced_q.mT, balanced_k @ balanced_k.mT, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(balanced_q.mT @ balanced_k, W_Q.mT @ W_K, rtol=1e-9, atol=1e-9)
     torch.testing.assert_close(S @ W_Q, balanced_q, rtol=1e-7, atol=1e-7)
@@ -139,7 +143,7 @@ def test_a_balanced_pair_stays_where_it_is(D: int, seed: int) -> None:
     twice = balance_pair(once.W_Q, once.W_K)
     torch.testing.assert_close(twice.W_Q, once.W_Q, rtol=1e-7, atol=1e-7)
     torch.testing.assert_close(twice.W_K, once.W_K, rtol=1e-7, atol=1e-7)
-    torch.testing.assert_close(twice.S, torch.eye(D, dtype=torch.float64).expand(2, D, D), rtol=1e-7, atol=1e-7)
+    torch.testing.assert_close(twice.balance.S, torch.eye(D, dtype=torch.float64).expand(2, D, D), rtol=1e-7, atol=1e-7)
 
 
 @settings(deadline=None, max_examples=25)
@@ -254,6 +258,43 @@ def test_squares_of_uncorrelated_gradients_move_by_the_squares_of_the_matrix() -
     moved = transport_query_key(spec, {name: tensor.square().mean(0) for name, tensor in draws.items()}, S, 2)
     for name in ("W_Q", "W_K"):
         torch.testing.assert_close(of_moved[name].square().mean(0), moved[name], rtol=0.05, atol=0)
+
+
+DEFECTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "zero": lambda W: W * 0,
+    "a row of zero": lambda W: W.index_fill(-2, torch.tensor([1]), 0),
+    "a row twice": lambda W: W[..., [0, 0, 2, 3], :],
+    "infinite": lambda W: W.index_fill(-1, torch.tensor([2]), torch.inf),
+    "not a number": lambda W: W.index_fill(-1, torch.tensor([2]), torch.nan),
+    "beyond float64 squared": lambda W: W * 1e200,
+}
+
+
+@pytest.mark.parametrize("name", ["W_Q", "W_K", "W_V"])
+@pytest.mark.parametrize("defect", DEFECTS)
+def test_heads_that_cannot_be_rebalanced_stay_and_the_others_do_not_notice(defect: str, name: str) -> None:
+    spec = LayerSpec.multi_head(12, 3)
+    whole = {key: normal(*shape, seed=number) for number, (key, shape) in enumerate(spec.parameter_shapes.items())}
+    broken = {key: tensor.clone() for key, tensor in whole.items()}
+    broken[name][1] = DEFECTS[defect](whole[name][1])
+    balance = balance_value_output if name == "W_V" else balance_query_key
+    assert balance(spec, broken).possible.tolist() == [True, False, True]
+    expected, found = rebalance(spec, whole, "qk-vo"), rebalance(spec, broken, "qk-vo")
+    for key in ("W_Q", "W_K", "W_V"):
+        torch.testing.assert_close(found[key][[0, 2]], expected[key][[0, 2]])
+    if broken[name].isfinite().all():
+        for key in ("W_V",) if name == "W_V" else ("W_Q", "W_K"):
+            assert torch.equal(found[key][1], broken[key][1])
+
+
+def test_a_rotary_head_with_an_empty_plane_stays() -> None:
+    spec = LayerSpec.multi_head(12, 3).model_copy(update={"rotary_dim": 4})
+    weights = {key: normal(*shape, seed=number) for number, (key, shape) in enumerate(spec.parameter_shapes.items())}
+    weights["W_K"][2, :2] = 0
+    assert balance_query_key(spec, weights).possible.tolist() == [True, True, False]
+    found = rebalance(spec, weights, "qk")
+    assert torch.equal(found["W_Q"][2], weights["W_Q"][2])
+    assert torch.equal(found["W_K"][2], weights["W_K"][2])
 
 
 def test_rebalancing_refuses_heads_wider_than_the_model() -> None:

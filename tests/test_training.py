@@ -12,7 +12,7 @@ from attnid.cell import Cell
 from attnid.corpus import Corpus
 from attnid.errors import UserError
 from attnid.gpt import generator, initial_parameters, logits, losses
-from attnid.head_measures import StepMeasures, weight_measures
+from attnid.head_measures import StepMeasures, states, weight_measures
 from attnid.optim import learning_rate
 from attnid.training import Progress, architecture_of, choose_device, train
 
@@ -229,6 +229,34 @@ def test_a_diverging_run_is_recorded_to_its_end() -> None:
     frames = train(settings, TEXT, [0], CPU)
     assert frames["steps"].step.tolist() == [1, 4, 8, 12]
     assert not np.isfinite(frames["steps"].train_loss.iloc[-1])
+
+
+@pytest.mark.parametrize("changes", [{}, {"rope": True}, {"n_kv_heads": 1}], ids=str)
+@pytest.mark.parametrize("moments", ["clear", "keep", "transport"])
+def test_weights_that_vanish_are_flagged_and_the_run_goes_on(moments: str, changes: dict[str, Any]) -> None:
+    """AdamW with lr x weight decay = 1 takes every weight away and leaves one update of size lr."""
+    settings = cell(
+        optimizer="adamw", lr=1.0, lr_floor=1.0, weight_decay=1.0, warmup_steps=0, grad_clip=0.0, rebalance="qk-vo",
+        rebalance_every=1, moments=moments, precision="float64", **changes,
+    )  # fmt: skip
+    frames = train(settings, TEXT, [0], CPU)
+    heads, rebalances = frames["heads"], frames["rebalances"]
+    flagged = heads[(heads["state"] != "regular") & (heads["phase"] == "rebalanced")]
+    if not changes and moments != "keep":
+        assert len(flagged)
+    left = rebalances.groupby("step")["left_alone"].sum()
+    assert set(flagged["step"]) <= set(left.index[left > 0])
+    assert np.isfinite(heads["beta"]).all()
+    assert np.isfinite(frames["steps"]["train_loss"]).all()
+
+
+def test_states_are_told_in_a_word() -> None:
+    columns = {
+        "beta": [1.0, 1.0, 1.0, np.nan],
+        "smallest_q": [0.5, 0.0, 0.5, 0.5],
+        "smallest_k": [0.1, 0.1, 1e-16, 1.0],
+    }
+    assert states(pd.DataFrame(columns), 4).tolist() == ["regular", *["rank-deficient"] * 2, "not finite"]
 
 
 def test_measures_of_a_batch_of_heads_are_those_of_each_head() -> None:

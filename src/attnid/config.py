@@ -1,15 +1,15 @@
 """The configuration of a run, checked before anything runs, and the training cells it stands for."""
 
 import itertools
+import os
 from collections.abc import Iterable, Mapping
 from math import isqrt
-from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from attnid import corpus
+from attnid import corpus, paths
 from attnid.cell import Cell, Device, Moments, Optimizer, Precision, Rebalance, Sides
 from attnid.errors import UserError, validation_sentence
 
@@ -176,11 +176,12 @@ class Config(Section):
 
     def _complaints(self) -> Iterable[str]:
         model, training = self.model, self.training
-        if self.tables is not None and not Path(self.tables, "metrics").is_dir():
-            yield f"tables must be a directory of results with metrics/ and analysis/ in it; {self.tables!r} is none"
+        yield from _tables_complaints(self.tables)
         if not corpus.exists(self.corpus):
             yield f"corpus must be {corpus.allowed()}; {self.corpus!r} is none of these"
         yield from _not_dividing("model.n_heads", [model.n_heads], "model.d_model", model.d_model)
+        if model.n_kv_heads:
+            yield from _not_dividing("model.n_kv_heads", [model.n_kv_heads], "model.n_heads", model.n_heads)
         yield from self._training_complaints(training)
         for name, case in self.cases.items():
             for key, complaint in case.complaints():
@@ -225,7 +226,7 @@ class Config(Section):
         for heads in group.n_heads or [model.n_heads]:
             key = f"{where}.n_kv_heads" if group.n_kv_heads else "model.n_kv_heads"
             yield from _not_dividing(key, kv_heads, "the head count", heads)
-            if (model.rope or (group.rope and True in group.rope)) and model.d_model // heads % 2:
+            if True in (group.rope or [model.rope]) and model.d_model // heads % 2:
                 yield (
                     f"{where}: rope needs an even head width, and model.d_model = {model.d_model} with {heads} heads "
                     f"has {model.d_model // heads}"
@@ -293,6 +294,17 @@ def _cell(config: Config, name: str, varied: dict[str, Any]) -> Cell:
         "rebalance_every": settings["rebalance_every"] if case.rebalance != "none" else 0,
     }
     return Cell.model_validate({key: value for key, value in (settings | derived).items() if key in Cell.model_fields})
+
+
+def _tables_complaints(tables: str | None) -> Iterable[str]:
+    if tables is None:
+        return
+    if not os.path.isdir(os.path.join(tables, "metrics")):
+        yield f"tables must be a directory of results with metrics/ and analysis/ in it; {tables!r} is none"
+    if {"{", "}"} & set(tables):
+        yield f"tables must be a path without braces, which Snakemake reads as wildcards, not {tables!r}"
+    if os.path.realpath(tables) == os.path.realpath(paths.RESULTS):
+        yield f"tables must be made elsewhere; {tables!r} is where this run writes its own, read without this key"
 
 
 def _not_dividing(key: str, counts: list[int], width_key: str, width: int) -> Iterable[str]:

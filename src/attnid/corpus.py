@@ -51,11 +51,9 @@ def load(path: Path, context: int) -> Corpus:
     Raises UserError unless it is UTF-8, has two different characters, and both parts are longer than `context`.
     """
     try:
-        text = path.read_bytes().decode("utf-8")
+        text = _read(path).decode("utf-8")
     except UnicodeDecodeError as error:
         raise UserError(f"corpus {path}: not UTF-8 (byte {error.start}); expected a UTF-8 text file") from None
-    except OSError as error:
-        raise UserError(f"corpus {path}: cannot be read ({error.strerror}); expected a UTF-8 text file") from None
     corpus = Corpus.of(text.replace("\r\n", "\n"))
     if corpus.vocabulary_size < 2:
         raise UserError(f"corpus {path}: {corpus.vocabulary_size} different characters; expected at least 2")
@@ -92,11 +90,7 @@ def fetch(name: str, path: Path) -> None:
     elif name == TINY_SHAKESPEARE:
         data = _download(TINY_SHAKESPEARE_URL, TINY_SHAKESPEARE_SHA256)
     else:
-        try:
-            data = Path(name).read_bytes()
-        except OSError as error:
-            reason = error.strerror
-            raise UserError(f"corpus: {name!r} cannot be read ({reason}); allowed: {allowed()}") from None
+        data = _read(Path(name))
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -112,7 +106,7 @@ def label(name: str) -> str:
     if name in NAMES:
         return name
     path = Path(name)
-    sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
+    sha256 = hashlib.sha256(_read(path)).hexdigest()
     if sha256 == TINY_SHAKESPEARE_SHA256:
         return TINY_SHAKESPEARE
     return f"{re.sub('[^A-Za-z0-9.-]', '-', path.stem)}-{sha256[:6]}"
@@ -121,6 +115,13 @@ def label(name: str) -> str:
 def allowed() -> str:
     """What may stand for a corpus, in words."""
     return f"{', '.join(NAMES)} or the path of a UTF-8 text file"
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UserError(f"corpus {path}: cannot be read ({error.strerror}); expected a UTF-8 text file") from None
 
 
 def _king_james() -> str:

@@ -4,11 +4,14 @@ Parameters carry a leading shape P, (members, layers) in training; a measure has
 key/value head. The query heads that share it are measured together, for one S moves them all.
 """
 
+import numpy as np
+import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from attnid.layer import LayerSpec
-from attnid.measures import Gauge, Pair, augment, drift, eigenvalues, imbalance_rate
+from attnid.measures import Gauge, Pair, augment, drift, eigenvalues, imbalance_rate, rounding, smallest_over_largest
 from attnid.symmetry import apart, side_by_side
 
 Arrays = dict[str, Tensor]
@@ -88,11 +91,22 @@ def weight_measures(spec: LayerSpec, parameters: Arrays) -> Arrays:
         "tau_augmented": _trace(augmented),
         "trace": weights["qk"].squared_norm(),
         "mu": queries[..., 0] + keys[..., 0],
-        "smallest_q": queries[..., 0] / queries[..., -1],
-        "smallest_k": keys[..., 0] / keys[..., -1],
+        "smallest_q": smallest_over_largest(queries),
+        "smallest_k": smallest_over_largest(keys),
         "norm_query_bias": query_bias_norm(spec, parameters),
         "norm_key_bias": parameters["b_K"].double().norm(dim=-1),
     }
+
+
+def states(heads: pd.DataFrame, width: int) -> NDArray[np.str_]:
+    """What is wrong with the weights behind rows of `weight_measures`, in a word; `regular` for nothing.
+
+    Args:
+        width: of the query/key heads (D).
+    """
+    smallest = heads[["smallest_q", "smallest_k"]].to_numpy().min(axis=1)
+    full = np.where(smallest > rounding(width), "regular", "rank-deficient")
+    return np.where(np.isfinite(heads["beta"].to_numpy() + smallest), full, "not finite")
 
 
 def query_bias_norm(spec: LayerSpec, parameters: Arrays) -> Tensor:

@@ -11,9 +11,10 @@ from attnid.errors import UserError
 
 @contextlib.contextmanager
 def job(log_file: str) -> Iterator[logging.Logger]:
-    """Log to the terminal and to a file; end with status 2 and one sentence on a user's mistake.
+    """Log to the terminal and to a file; end with status 2 and one sentence on a user's mistake or the machine's.
 
-    Any other error goes to the log with its traceback and on to the caller.
+    The machine's are a full disk, or a place that cannot be read or written. Any other error goes to the log with its
+    traceback and on to the caller.
     """
     path = Path(log_file)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -25,8 +26,8 @@ def job(log_file: str) -> Iterator[logging.Logger]:
         logger.addHandler(handler)
     try:
         yield logger
-    except UserError as error:
-        logger.error(str(error))
+    except (UserError, OSError) as error:
+        logger.error(" ".join(str(error).split()))
         sys.exit(2)
     except Exception:
         logger.exception("failed")

@@ -280,6 +280,23 @@ def eigenvalues(pair: Pair) -> tuple[Tensor, Tensor]:
     return first, second
 
 
+def smallest_over_largest(values: Tensor) -> Tensor:
+    """lambda_min / lambda_max of `eigenvalues`, shape P; 0 where all are, NaN where they are not finite."""
+    largest = values[..., -1]
+    return values[..., 0] / largest.where(largest != 0, 1)
+
+
+def full_rank(pair: Pair) -> Tensor:
+    """Whether both factors are finite and of full rank as far as float64 Gram matrices can tell, shape P."""
+    first, second = (smallest_over_largest(values) > rounding(values.shape[-1]) for values in eigenvalues(pair))
+    return first & second
+
+
+def rounding(width: int) -> float:
+    """Relative size of an eigenvalue of a Gram matrix of this width that rounding alone can make."""
+    return width * torch.finfo(torch.float64).eps
+
+
 def _complex_rows(W: Tensor) -> Tensor:
     """P + (2n, N) as P + (n, N) complex."""
     real, imaginary = W.unflatten(-2, (-1, 2)).unbind(-2)

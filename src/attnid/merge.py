@@ -1,11 +1,11 @@
 """Results of two machines as one: blocks of seeds side by side, and the dataset over all of them."""
 
 import json
+import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 
@@ -13,6 +13,7 @@ from attnid import metrics, tables
 from attnid.cell import Cell
 from attnid.config import VARIED
 from attnid.errors import UserError
+from attnid.run_record import RunRecord, read_json, read_record, read_records
 
 OF_ONE_CASE = {*VARIED, "lr_floor", "case"}
 """Settings in which cells of one case may differ within one configuration."""
@@ -28,17 +29,17 @@ class Block:
     """One training job's directory and its record."""
 
     path: Path
-    record: Mapping[str, Any]
+    record: RunRecord
 
     @property
-    def cell(self) -> Cell:
+    def settings(self) -> Cell:
         """The settings of the block's cell."""
-        return Cell.model_validate(self.record["settings"])
+        return self.record.settings
 
     @property
     def seeds(self) -> set[int]:
         """Its runs."""
-        return set(self.record["seeds"])
+        return set(self.record.seeds)
 
 
 def merge(first: Path, second: Path, merged: Path) -> list[str]:
@@ -50,18 +51,30 @@ def merge(first: Path, second: Path, merged: Path) -> list[str]:
         What was done, in sentences.
 
     Raises:
-        UserError: a directory holds no results, the third one exists, or code, settings or a run that both hold differ.
+        UserError: a directory lacks results or holds damaged ones, the third one exists, lies in another or cannot be
+            written, or code, settings or a run that both hold differ.
     """
-    if merged.exists():
+    try:
+        return _merge(first, second, merged)
+    except OSError as error:
+        raise UserError(f"merge: {merged} cannot be made ({error})") from None
+
+
+def _merge(first: Path, second: Path, merged: Path) -> list[str]:
+    if os.path.lexists(merged):
         raise UserError(f"merge: {merged} exists; expected a directory that is yet to be made")
-    sides = [list(_blocks(directory)) for directory in (first, second)]
-    blocks = [block for side in sides for block in side]
-    for place in ("analysis", "metrics/config.json", "metrics/groups.parquet"):
-        if not (first / place).exists():
-            raise UserError(f"merge: {first} lacks {place}; expected the results of a whole run in the first directory")
+    for side in (first, second):
+        if not side.is_dir():
+            raise UserError(f"merge: {side} is no directory; expected the results of a run")
+        if merged.resolve().is_relative_to(side.resolve()):
+            raise UserError(f"merge: {merged} lies in {side}; expected a directory outside the results that are merged")
+    for table in tables.ANALYSIS:
+        tables.read(table, first / "analysis" / f"{table.name}.parquet")
+    read_json(first / "metrics" / "config.json")
+    blocks = [block for side in (first, second) for block in _blocks(side)]
     _require_same_code(blocks)
     _require_same_settings(blocks)
-    kept = _without_repeats(*sides)
+    kept = _without_repeats(blocks)
     groups = pd.concat([_groups(directory) for directory in (first, second)], ignore_index=True).drop_duplicates()
     partial = merged.with_name(f".{merged.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
@@ -70,7 +83,7 @@ def merge(first: Path, second: Path, merged: Path) -> list[str]:
         partial.rename(merged)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
-    runs, cells = sum(len(block.seeds) for block in kept), len({block.record["cell"] for block in kept})
+    runs, cells = sum(len(block.seeds) for block in kept), len({block.record.cell for block in kept})
     repeated = sum(len(block.seeds) for block in blocks) - runs
     return [
         f"{runs} runs of {cells} cells are in {merged}" + (f"; {repeated} runs were the same in both" * bool(repeated)),
@@ -79,28 +92,29 @@ def merge(first: Path, second: Path, merged: Path) -> list[str]:
 
 
 def _blocks(directory: Path) -> Iterator[Block]:
-    records = sorted((directory / "training").glob("*/seeds-*/run.json"))
-    if not records:
-        raise UserError(f"merge: {directory} holds no training/<cell>/seeds-<first>-<last>/run.json; expected results")
-    for path in records:
-        try:
-            yield Block(path.parent, json.loads(path.read_text(encoding="utf-8")))
-        except ValueError as error:
-            raise UserError(f"{path}: not JSON ({error}); expected the record of a training job") from None
+    """The training jobs behind a directory's dataset; blocks that an earlier run left are none of them."""
+    for listed in read_records(directory / "metrics" / "runs.json"):
+        block = directory / "training" / listed.cell / f"seeds-{listed.seeds[0]}-{listed.seeds[-1]}"
+        record = read_record(block / "run.json")
+        if (record.cell, record.seeds) != (listed.cell, listed.seeds):
+            raise UserError(f"merge: {block / 'run.json'} is of another job; expected that of its directory")
+        for table in tables.TRAINING:
+            tables.check(table, block / f"{table.name}.parquet")
+        yield Block(block, record)
 
 
 def _require_same_code(blocks: list[Block]) -> None:
     """The hash of the training code and lock names what is the same; commit and versions say what differs."""
     one = blocks[0]
     for other in blocks[1:]:
-        for name, version in one.record["versions"].items():
-            found = other.record["versions"].get(name)
+        for name, version in one.record.versions.items():
+            found = other.record.versions.get(name)
             if found != version:
                 raise UserError(f"merge: {one.path} was trained with {name} {version}, {other.path} with {found}")
-        if other.record["code"] != one.record["code"]:
+        if other.record.code != one.record.code:
             raise UserError(
-                f"merge: {one.path} was trained by other code (commit {one.record['commit']}) than {other.path} "
-                f"(commit {other.record['commit']}); allowed: results of the same code"
+                f"merge: {one.path} was trained by other code (commit {one.record.commit}) than {other.path} "
+                f"(commit {other.record.commit}); allowed: results of the same code"
             )
 
 
@@ -108,23 +122,22 @@ def _require_same_settings(blocks: list[Block]) -> None:
     of_case: dict[str, Block] = {}
     for block in blocks:
         _require_equal(blocks[0], block, OF_ALL_CASES)
-        known = of_case.setdefault(block.record["settings"]["case"], block)
+        known = of_case.setdefault(block.settings.case, block)
         _require_equal(known, block, [name for name in Cell.model_fields if name not in OF_ONE_CASE])
 
 
 def _require_equal(one: Block, other: Block, names: list[str]) -> None:
     for name in names:
-        left, right = (block.record["settings"].get(name) for block in (one, other))
+        left, right = (getattr(block.settings, name) for block in (one, other))
         if left != right:
             raise UserError(f"merge: {name} is {left!r} in {one.path} and {right!r} in {other.path}; expected the same")
 
 
-def _without_repeats(first: list[Block], second: list[Block]) -> list[Block]:
-    kept = list(first)
-    for block in second:
-        same = [own for own in first if own.record["cell"] == block.record["cell"] and own.seeds & block.seeds]
-        if not same:
-            kept.append(block)
+def _without_repeats(blocks: list[Block]) -> list[Block]:
+    """Every run once. Raises UserError where two blocks share runs and differ in runs or bytes."""
+    kept: list[Block] = []
+    for block in blocks:
+        same = [own for own in kept if own.record.cell == block.record.cell and own.seeds & block.seeds]
         for own in same:
             if own.seeds != block.seeds or not _equal_tables(own, block):
                 shared = ", ".join(str(seed) for seed in sorted(own.seeds & block.seeds))
@@ -132,6 +145,8 @@ def _without_repeats(first: list[Block], second: list[Block]) -> list[Block]:
                     f"merge: {own.path} and {block.path} both hold seed {shared} and differ; expected each run "
                     "once, or the same bytes twice"
                 )
+        if not same:
+            kept.append(block)
     return kept
 
 
@@ -145,10 +160,7 @@ def _groups(directory: Path) -> pd.DataFrame:
 
 
 def _write(blocks: list[Block], groups: pd.DataFrame, results: Path, directory: Path) -> None:
-    cells = {block.record["cell"]: block.cell for block in blocks}
-    for block in blocks:
-        shutil.copytree(block.path, directory / "training" / block.record["cell"] / block.path.name)
-    shutil.copytree(results / "analysis", directory / "analysis")
+    cells = {block.record.cell: block.settings for block in blocks}
     members = {
         str(group): [cells[name] for name in rows["cell"] if name in cells]
         for group, rows in groups.groupby("group", sort=False)
@@ -156,6 +168,14 @@ def _write(blocks: list[Block], groups: pd.DataFrame, results: Path, directory: 
     files = {table.name: [block.path / f"{table.name}.parquet" for block in blocks] for table in tables.TRAINING}
     for name, frame in metrics.collect(members, files).items():
         tables.write(tables.BY_NAME[name], frame, directory / "metrics" / f"{name}.parquet")
-    records = json.dumps([block.record for block in blocks], indent=1)
+    for block in blocks:
+        copied = directory / "training" / block.record.cell / block.path.name
+        copied.mkdir(parents=True)
+        for name in (*(f"{table.name}.parquet" for table in tables.TRAINING), "run.json"):
+            shutil.copy(block.path / name, copied / name)
+    (directory / "analysis").mkdir()
+    for table in tables.ANALYSIS:
+        shutil.copy(results / "analysis" / f"{table.name}.parquet", directory / "analysis")
+    records = json.dumps([block.record.model_dump(mode="json") for block in blocks], indent=1)
     (directory / "metrics" / "runs.json").write_text(records + "\n", encoding="utf-8")
     shutil.copy(results / "metrics" / "config.json", directory / "metrics" / "config.json")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attnid.attention import Parameters
 from attnid.layer import LayerSpec
+from attnid.measures import Pair, full_rank
 
 
 def transform_query_key(spec: LayerSpec, parameters: Parameters, S: Tensor) -> dict[str, Tensor]:
@@ -69,12 +70,19 @@ def rotary_scaling(scale: Tensor, angle: Tensor) -> Tensor:
     return S.flatten(-4, -3).flatten(-2)
 
 
+class Balance(NamedTuple):
+    """A transformation that rebalances, shape P + (D, D), and where it does, shape P; the identity elsewhere."""
+
+    S: Tensor
+    possible: Tensor
+
+
 class Balanced(NamedTuple):
-    """A rebalanced query/key pair and the transformation that led there, shape P + (D, D)."""
+    """A rebalanced query/key pair and the transformation that led there."""
 
     W_Q: Tensor
     W_K: Tensor
-    S: Tensor
+    balance: Balance
 
 
 def balance_pair(W_Q: Tensor, W_K: Tensor) -> Balanced:
@@ -84,14 +92,23 @@ def balance_pair(W_Q: Tensor, W_K: Tensor) -> Balanced:
     matrix common to both that brings the result closest to the weights before (Procrustes).
 
     Args:
-        W_Q, W_K: shape P + (D, N), D <= N, of full rank; N may differ.
+        W_Q, W_K: shape P + (D, N), D <= N; N may differ.
 
     Returns:
-        S W_Q, S^-T W_K and S: the same scores, and (S W_Q)(S W_Q)^T = (S^-T W_K)(S^-T W_K)^T.
+        S W_Q, S^-T W_K and S: the same scores, and (S W_Q)(S W_Q)^T = (S^-T W_K)(S^-T W_K)^T. No S does that to weights
+        that are not of full rank, and these are left as they are.
     """
     narrower = min(W_Q.shape[-1], W_K.shape[-1])
     if W_Q.shape[-2] > narrower:
         raise ValueError(f"a head of width {W_Q.shape[-2]} above the model's width {narrower} is of deficient rank")
+    possible = full_rank(Pair(W_Q, W_K))
+    each = possible[..., None, None]
+    balanced_q, balanced_k, S = _balance_full_rank(*(W.where(each, torch.eye(*W.shape[-2:]).to(W)) for W in (W_Q, W_K)))
+    balance = Balance(S.where(each, torch.eye(S.shape[-1]).to(S)), possible)
+    return Balanced(balanced_q.where(each, W_Q), balanced_k.where(each, W_K), balance)
+
+
+def _balance_full_rank(W_Q: Tensor, W_K: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     basis_q, R_Q = torch.linalg.qr(W_Q.mT)
     basis_k, R_K = torch.linalg.qr(W_K.mT)
     U, sigma, Vh = torch.linalg.svd(R_K @ R_Q.mT)
@@ -101,10 +118,10 @@ def balance_pair(W_Q: Tensor, W_K: Tensor) -> Balanced:
     left, _, right = torch.linalg.svd(W_Q @ balanced_q.mT + W_K @ balanced_k.mT)
     Z = left @ right
     S = Z @ torch.linalg.solve_triangular(R_Q, root_V.mT, upper=True).mT
-    return Balanced(Z @ balanced_q, Z @ balanced_k, S)
+    return Z @ balanced_q, Z @ balanced_k, S
 
 
-def balance_query_key(spec: LayerSpec, parameters: Parameters) -> Tensor:
+def balance_query_key(spec: LayerSpec, parameters: Parameters) -> Balance:
     """The S of `transform_query_key` that rebalances every head, float64, shape P + (G, D, D).
 
     After it the Gram matrices of a group's queries, added up, and of its keys are equal; of dimensions that RoPE
@@ -114,24 +131,27 @@ def balance_query_key(spec: LayerSpec, parameters: Parameters) -> Tensor:
     W_Q = side_by_side(parameters["W_Q"].double(), groups)
     W_K = parameters["W_K"].double()
     if rotary == 0:
-        return balance_pair(W_Q, W_K).S
+        return balance_pair(W_Q, W_K).balance
     S = torch.zeros(*W_K.shape[:-1], spec.qk_head_dim, dtype=W_K.dtype, device=W_K.device)
     lengths = (W[..., :rotary, :].unflatten(-2, (-1, 2)).flatten(-2).norm(dim=-1) for W in (W_K, W_Q))
     scale = torch.div(*lengths).sqrt()
     S[..., :rotary, :rotary] = rotary_scaling(scale, torch.zeros_like(scale))
+    possible = (scale.isfinite() & (scale > 0)).all(-1)
     if rotary < spec.qk_head_dim:
-        S[..., rotary:, rotary:] = balance_pair(W_Q[..., rotary:, :], W_K[..., rotary:, :]).S
-    return S
+        rest = balance_pair(W_Q[..., rotary:, :], W_K[..., rotary:, :]).balance
+        S[..., rotary:, rotary:] = rest.S
+        possible &= rest.possible
+    return Balance(S.where(possible[..., None, None], torch.eye(S.shape[-1]).to(S)), possible)
 
 
-def balance_value_output(spec: LayerSpec, parameters: Parameters) -> Tensor:
+def balance_value_output(spec: LayerSpec, parameters: Parameters) -> Balance:
     """The S of `transform_value_output` that makes both Gram matrices of every group equal, shape P + (G, C, C)."""
     W_O = side_by_side(parameters["W_O"].double().mT, spec.n_kv_heads)
-    return balance_pair(parameters["W_V"].double(), W_O).S
+    return balance_pair(parameters["W_V"].double(), W_O).balance
 
 
 def rebalance(spec: LayerSpec, parameters: Parameters, sides: str) -> dict[str, Tensor]:
-    """Rebalance every head of a layer, biases moved along: the function stays as it is.
+    """Rebalance every head of a layer of which it is possible, biases moved along: the function stays as it is.
 
     Computed in float64 and returned in the parameters' own precision.
 
@@ -139,9 +159,9 @@ def rebalance(spec: LayerSpec, parameters: Parameters, sides: str) -> dict[str, 
         sides: `qk` for queries and keys, `qk-vo` for values and outputs as well.
     """
     moved = {name: tensor.double() for name, tensor in parameters.items()}
-    moved = transform_query_key(spec, moved, balance_query_key(spec, moved))
+    moved = transform_query_key(spec, moved, balance_query_key(spec, moved).S)
     if sides == "qk-vo":
-        moved = transform_value_output(spec, moved, balance_value_output(spec, moved))
+        moved = transform_value_output(spec, moved, balance_value_output(spec, moved).S)
     return {name: tensor.to(parameters[name].dtype) for name, tensor in moved.items()}
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ from attnid.checkpoint import Checkpoint, Checkpoints
 from attnid.corpus import Corpus
 from attnid.errors import UserError
 from attnid.gpt import Architecture, Dropout, attention_inputs, generator, initial_parameters, logits, losses
-from attnid.head_measures import StepMeasures, weight_measures, without_overlap
+from attnid.head_measures import StepMeasures, states, weight_measures, without_overlap
 from attnid.optim import clip_gradients, learning_rate, make_optimizers, member_norms
 from attnid.schema import Table
 from attnid.symmetry import (
@@ -71,7 +72,7 @@ class Records:
         index = np.indices(shape).reshape(len(shape), -1)
         places = {axis: index[number] for number, axis in enumerate(axes, start=1)}
         seed = np.asarray(self.seeds)[index[0]]
-        values = {name: array.detach().double().cpu().numpy().ravel() for name, array in columns.items()}
+        values = {name: _numbers(array).ravel() for name, array in columns.items()}
         self.rows[table.name].append(pd.DataFrame({"seed": seed, "step": step, **places, **constant, **values}))
 
     def of_step(self, step: int) -> dict[str, pd.DataFrame]:
@@ -86,11 +87,13 @@ class Records:
         """All rows of the tables that have any."""
         return {name: pd.concat(frames, ignore_index=True) for name, frames in self.rows.items() if frames}
 
-    def tables(self, cell: str) -> dict[str, pd.DataFrame]:
+    def tables(self, cell: Cell) -> dict[str, pd.DataFrame]:
         """The frames of `TRAINING` by name."""
         frames = self.frames()
+        heads = frames[HEADS.name]
+        frames[HEADS.name] = heads.assign(state=states(heads, cell.layer.qk_head_dim))
         return {
-            table.name: frames[table.name].assign(cell=cell)[table.names] if table.name in frames else _empty(table)
+            table.name: frames[table.name].assign(cell=cell.id)[table.names] if table.name in frames else _empty(table)
             for table in TRAINING
         }
 
@@ -141,7 +144,7 @@ def train(
             raise StoppedError(step, written)
         if trainer.measures(step):
             report(Progress(step, cell.steps, done, trainer.records.of_step(step)))
-    return trainer.records.tables(cell.id)
+    return trainer.records.tables(cell)
 
 
 class _Batches:
@@ -306,8 +309,7 @@ class Trainer:
     def _rebalance(self, step: int, tokens: Tensor) -> None:
         if self.cell.rebalance != "state":
             before = {name: tensor.clone().double() for name, tensor in self.parameters.items()}
-            self._balance(member_norms(before.values()).isfinite())
-            self._record_rebalance(step, tokens, before)
+            self._record_rebalance(step, tokens, before, left_alone=self._balance())
             weights = weight_measures(self.cell.layer, self.parameters)
             unmeasured = {name: torch.full_like(weights["beta"], torch.nan) for name in STEP_ONLY}
             self._record_heads(step, PHASE_REBALANCED, unmeasured | weights)
@@ -315,31 +317,38 @@ class Trainer:
             for optimizer in self.optimizers:
                 optimizer.state.clear()
 
-    def _balance(self, finite: Tensor) -> None:
-        """Rebalance the weights of the members that are finite, and move their optimiser's moments along if asked."""
+    def _balance(self) -> Tensor:
+        """Rebalance all weights of full rank, and move the optimiser's moments along if asked.
+
+        Returns:
+            The number of products in each member and layer that are left as they were, shape (M, layers).
+        """
         spec = self.cell.layer
         sides = [(balance_query_key, transform_query_key, transport_query_key)]
         if self.cell.rebalance == "qk-vo":
             sides.append((balance_value_output, transform_value_output, transport_value_output))
+        left_alone = []
         for balance, transform, transport in sides:
-            weights = {name: tensor[finite].double() for name, tensor in self._attention().items()}
-            S = balance(spec, weights)
+            weights = {name: tensor.double() for name, tensor in self._attention().items()}
+            S, possible = balance(spec, weights)
+            left_alone.append((~possible).sum(-1))
             for name, tensor in transform(spec, weights, S).items():
-                self.parameters[name][finite] = tensor.to(self.parameters[name].dtype)
+                self.parameters[name].copy_(tensor)
             if self.cell.moments == "transport":
-                self._transport(partial(transport, spec), S, finite)
+                self._transport(partial(transport, spec), S)
+        return torch.stack(left_alone).sum(0)
 
-    def _transport(self, move: Callable[[Arrays, Tensor, int], Arrays], S: Tensor, finite: Tensor) -> None:
+    def _transport(self, move: Callable[[Arrays, Tensor, int], Arrays], S: Tensor) -> None:
         states = dict(self._optimizer_states())
         names = self.architecture.layer.parameter_shapes
         for key, power in MOMENTS.items():
             if any(key not in states[name] for name in names):
                 continue
-            moments = {name: states[name][key][finite].double() for name in names}
+            moments = {name: states[name][key].double() for name in names}
             for name, moved in move(moments, S, power).items():
-                states[name][key][finite] = moved.to(states[name][key].dtype)
+                states[name][key].copy_(moved)
 
-    def _record_rebalance(self, step: int, tokens: Tensor, before: Arrays) -> None:
+    def _record_rebalance(self, step: int, tokens: Tensor, before: Arrays, left_alone: Tensor) -> None:
         spec = self.architecture.layer
         after = {name: tensor.double() for name, tensor in self._attention().items()}
         moved = _norms_per_layer([after[name] - before[name] for name in spec.parameter_shapes])
@@ -352,8 +361,19 @@ class Trainer:
             )
             errors.append((new - old).flatten(1).norm(dim=1) / old.flatten(1).norm(dim=1))
         epsilon = torch.finfo(self.parameters["W_Q"].dtype).eps
-        columns = {"output_error": torch.stack(errors, dim=1) / epsilon, "moved": moved / length}
+        columns = {
+            "output_error": torch.stack(errors, dim=1) / epsilon,
+            "moved": moved / length,
+            "left_alone": left_alone,
+        }
         self.records.add(REBALANCES, step, columns, "layer")
+
+
+def _numbers(array: Tensor) -> NDArray[Any]:
+    """Floating-point numbers in float64, others as they are."""
+    found = array.detach().cpu()
+    numbers: NDArray[Any] = (found.double() if found.is_floating_point() else found).numpy()
+    return numbers
 
 
 def _norms_per_layer(tensors: Sequence[Tensor]) -> Tensor:

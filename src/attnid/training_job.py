@@ -16,6 +16,7 @@ import torch
 from attnid import corpus, paths, provenance
 from attnid.cell import Cell, Device
 from attnid.checkpoint import Checkpoints
+from attnid.run_record import RunRecord
 from attnid.tensorboard import TensorBoard
 from attnid.training import Progress, StoppedError, choose_device, train
 
@@ -32,7 +33,7 @@ def run(
     log: logging.Logger,
     tensorboard: bool = False,
     checkpoint_every: float = 60.0,
-) -> tuple[dict[str, pd.DataFrame], dict[str, object]]:
+) -> tuple[dict[str, pd.DataFrame], RunRecord]:
     """Train seeds first to last of a cell, from the job's newest checkpoint where there is one.
 
     Args:
@@ -76,21 +77,22 @@ def run(
             done = f"stopped after step {stopped.step} of {cell.steps}"
             log.warning(f"{reporter.name}: {done}; the next start goes on from {place}")
             sys.exit(128 + received[0])
-    return frames, {
-        "cell": cell.id,
-        "seeds": list(range(first, last + 1)),
-        "device": torch.cuda.get_device_name() if chosen.type == "cuda" else "cpu",
-        "machine": provenance.machine(),
-        "threads": torch.get_num_threads(),
-        "code": code,
-        "commit": provenance.commit(),
-        "versions": provenance.versions(),
-        "started": started.isoformat(timespec="seconds"),
-        "continued_from": checkpoints.begun,
-        "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        "seconds": round(time.monotonic() - begin, 1),
-        "settings": cell.model_dump(mode="json"),
-    }
+    record = RunRecord(
+        cell=cell.id,
+        seeds=list(range(first, last + 1)),
+        device=torch.cuda.get_device_name() if chosen.type == "cuda" else "cpu",
+        machine=provenance.machine(),
+        threads=torch.get_num_threads(),
+        code=code,
+        commit=provenance.commit(),
+        versions=provenance.versions(),
+        started=started.isoformat(timespec="seconds"),
+        continued_from=checkpoints.begun,
+        peak_mb=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        seconds=round(time.monotonic() - begin, 1),
+        settings=cell,
+    )
+    return frames, record
 
 
 @contextlib.contextmanager

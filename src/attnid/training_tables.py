@@ -69,8 +69,12 @@ HEADS = Table(
             norm_query_bias="norm of b_Q after the step",
             norm_key_bias="norm of b_K after the step",
         ),
+        *texts(
+            state="the query and key weights after the step: regular, rank-deficient (smallest_q or smallest_k within "
+            "rounding of 0, as for weights of zero) or not finite"
+        ),
     ),
-    version=2,
+    version=3,
 )
 HEAD_MEASURES = tuple(column.name for column in HEADS.columns if column.type == FLOAT)
 
@@ -87,8 +91,12 @@ REBALANCES = Table(
             "machine epsilon of the stored weights",
         ),
         *floats(moved="relative change of the layer's attention weights and biases"),
+        *ints(
+            left_alone="products of key/value heads that were left as they were, their weights being rank-deficient, "
+            "zero or not finite"
+        ),
     ),
-    version=2,
+    version=3,
 )
 
 TRAINING = (STEPS, EVALUATIONS, HEADS, REBALANCES)

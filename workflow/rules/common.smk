@@ -29,16 +29,16 @@ try:
     }
     MADE_WITH = {name: place(paths.made_with(name)) for name in ("runs", "config")}
     if CONFIG.tables:
-        dataset.require(CONFIG.tables, [*TABLES.values(), *MADE_WITH.values()])
+        dataset.require(CONFIG.tables, TABLES, MADE_WITH)
         GROUPS = dataset.groups(TABLES["groups"])
     else:
         corpus.check(CONFIG.corpus, CONFIG.model.context)
         GROUPS = list(CONFIG.groups)
+    CORPUS = paths.corpus(corpus.label(CONFIG.corpus))
 except UserError as error:
     print(error, file=sys.stderr)
     sys.exit(2)
 
-CORPUS = paths.corpus(corpus.label(CONFIG.corpus))
 CELLS = configuration.cells(CONFIG)
 
 

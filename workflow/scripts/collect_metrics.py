@@ -4,6 +4,7 @@ from pathlib import Path
 from attnid import metrics, tables
 from attnid.cell import Cell
 from attnid.job import job
+from attnid.run_record import read_record
 
 with job(snakemake.log[0]):
     groups = {
@@ -12,13 +13,10 @@ with job(snakemake.log[0]):
     }
     frames = metrics.collect(
         groups,
-        {
-            table.name: [Path(path) for path in snakemake.input[table.name]]
-            for table in (tables.STEPS, tables.EVALUATIONS, tables.HEADS, tables.REBALANCES)
-        },
+        {table.name: [Path(path) for path in snakemake.input[table.name]] for table in tables.TRAINING},
     )
     for name, frame in frames.items():
         tables.write(tables.BY_NAME[name], frame, Path(snakemake.output[name]))
-    runs = [json.loads(Path(path).read_text()) for path in snakemake.input.runs]
+    runs = [read_record(Path(path)).model_dump(mode="json") for path in snakemake.input.runs]
     Path(snakemake.output.made_with_runs).write_text(json.dumps(runs, indent=1) + "\n")
     Path(snakemake.output.made_with_config).write_text(json.dumps(snakemake.params.config, indent=1) + "\n")

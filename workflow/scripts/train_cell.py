@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 
 import torch
@@ -23,4 +22,4 @@ with job(snakemake.log[0]) as log:
     )
     for table in TRAINING:
         schema.write(table, frames[table.name], Path(snakemake.output[table.name]))
-    Path(snakemake.output.run).write_text(json.dumps(record, indent=1) + "\n")
+    Path(snakemake.output.run).write_text(record.model_dump_json(indent=1) + "\n")

@@ -255,6 +255,8 @@ def _(tables: Tables) -> Finding:
 )
 def _(tables: Tables) -> Finding:
     run = cell(tables, "causes", case=PLAIN)
+    if run.settings["qk_head_dim"] == 1:
+        raise MissingError("heads of width 1 have no rotations")
     shares = {
         half: settled_median(run, f"rho_qk_{half}") / float(run.settings[f"rho_{half}_null_mean"])
         for half in ("scaling", "rotation")
