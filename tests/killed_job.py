@@ -11,6 +11,8 @@ from attnid import tables
 from attnid.training_job import run
 from attnid.training_tables import TRAINING
 
+CPU = torch.device("cpu")
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
@@ -25,7 +27,7 @@ if __name__ == "__main__":
         precision=precision,
     )
     print("started", flush=True)
-    frames, record = run(settings, 0, 1, Path("text.txt"), "cpu", "code", logging.getLogger(), checkpoint_every=0.2)
+    frames, record = run(settings, 0, 1, Path("text.txt"), CPU, "code", logging.getLogger(), checkpoint_every=0.2)
     for table in TRAINING:
         tables.write(table, frames[table.name], out / f"{table.name}.parquet")
     print(record.continued_from)

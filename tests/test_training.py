@@ -10,11 +10,10 @@ from settings import cell
 from attnid import tables
 from attnid.cell import Cell
 from attnid.corpus import Corpus
-from attnid.errors import UserError
 from attnid.gpt import generator, initial_parameters, logits, losses
 from attnid.head_measures import StepMeasures, states, weight_measures
 from attnid.optim import learning_rate
-from attnid.training import Progress, architecture_of, choose_device, train
+from attnid.training import Progress, architecture_of, train
 
 CPU = torch.device("cpu")
 TEXT = Corpus.of("The quick brown fox jumps over the lazy dog; the dog sleeps on. " * 40)
@@ -278,13 +277,6 @@ def test_progress_reaches_the_end() -> None:
     train(cell(), TEXT, [0], CPU, seen.append)
     assert [progress.step for progress in seen] == [1, 4, 8, 12]
     assert seen[-1].steps == 12
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")
-def test_asking_for_a_gpu_that_is_not_there_is_one_sentence() -> None:
-    with pytest.raises(UserError, match="device is 'cuda', but no CUDA device was found"):
-        choose_device("cuda")
-    assert choose_device("auto") == CPU
 
 
 @pytest.mark.slow

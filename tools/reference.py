@@ -8,10 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from attnid import claims, tables
+from attnid.schema import FLOAT, TEXT, as_arrow
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS, REFERENCE = ROOT / "results", ROOT / "reference"
@@ -23,11 +23,12 @@ def keep(table: tables.Table, source: Path, target: Path) -> pd.DataFrame:
     numbers = frame.select_dtypes(float).columns
     frame[numbers] = frame[numbers].astype(np.float32).astype(float)
     target.parent.mkdir(parents=True, exist_ok=True)
-    arrow = pa.Table.from_pandas(frame[table.names], schema=table.schema, preserve_index=False)
-    split = [column.name for column in table.columns if column.type == tables.FLOAT]
-    texts = [column.name for column in table.columns if column.type == tables.TEXT]
+    split = [column.name for column in table.columns if column.type == FLOAT]
+    texts = [column.name for column in table.columns if column.type == TEXT]
     options = {"use_byte_stream_split": split} if split else {}
-    pq.write_table(arrow, target, compression="zstd", compression_level=15, use_dictionary=texts, **options)
+    pq.write_table(
+        as_arrow(table, frame), target, compression="zstd", compression_level=15, use_dictionary=texts, **options
+    )
     return tables.read(table, target)
 
 

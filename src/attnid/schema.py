@@ -52,17 +52,22 @@ class Table:
         return pa.schema([column.field for column in self.columns], metadata=metadata)
 
 
+def as_arrow(table: Table, frame: pd.DataFrame) -> pa.Table:
+    """A frame as an Arrow table of the table's schema. Raises ValueError where its columns are not the table's."""
+    if set(frame.columns) != set(table.names):
+        missing, extra = set(table.names) - set(frame.columns), set(frame.columns) - set(table.names)
+        raise ValueError(f"table {table.name}: missing columns {sorted(missing)}, unknown columns {sorted(extra)}")
+    return pa.Table.from_arrays(
+        [_array(table, column, frame[column.name]) for column in table.columns], schema=table.schema
+    )
+
+
 def write(table: Table, frame: pd.DataFrame, path: Path) -> None:
     """Write a frame as a table, by rename, so that a reader never sees half of it.
 
     Raises ValueError where the frame's columns are not the table's.
     """
-    if set(frame.columns) != set(table.names):
-        missing, extra = set(table.names) - set(frame.columns), set(frame.columns) - set(table.names)
-        raise ValueError(f"table {table.name}: missing columns {sorted(missing)}, unknown columns {sorted(extra)}")
-    arrow = pa.Table.from_arrays(
-        [_array(table, column, frame[column.name]) for column in table.columns], schema=table.schema
-    )
+    arrow = as_arrow(table, frame)
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:

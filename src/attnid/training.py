@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from attnid.attention import attention
-from attnid.cell import Cell, Device
+from attnid.cell import Cell
 from attnid.checkpoint import Checkpoint, Checkpoints
 from attnid.corpus import Corpus
-from attnid.errors import UserError
 from attnid.gpt import Architecture, Dropout, attention_inputs, generator, initial_parameters, logits, losses
 from attnid.head_measures import StepMeasures, states, weight_measures, without_overlap
 from attnid.optim import clip_gradients, learning_rate, make_optimizers, member_norms
@@ -96,14 +95,6 @@ class Records:
             table.name: frames[table.name].assign(cell=cell.id)[table.names] if table.name in frames else _empty(table)
             for table in TRAINING
         }
-
-
-def choose_device(wanted: Device) -> torch.device:
-    """The device to train on. Raises UserError where CUDA is asked for and there is none."""
-    available = torch.cuda.is_available()
-    if wanted == "cuda" and not available:
-        raise UserError("configuration: device is 'cuda', but no CUDA device was found; allowed here: auto, cpu")
-    return torch.device("cuda" if available and wanted != "cpu" else "cpu")
 
 
 def architecture_of(cell: Cell, vocabulary_size: int) -> Architecture:

@@ -14,11 +14,11 @@ import pandas as pd
 import torch
 
 from attnid import corpus, paths, provenance
-from attnid.cell import Cell, Device
+from attnid.cell import Cell
 from attnid.checkpoint import Checkpoints
 from attnid.run_record import RunRecord
 from attnid.tensorboard import TensorBoard
-from attnid.training import Progress, StoppedError, choose_device, train
+from attnid.training import Progress, StoppedError, train
 
 REPORT_EVERY = 5.0
 
@@ -28,7 +28,7 @@ def run(
     first: int,
     last: int,
     text: Path,
-    device: Device,
+    device: torch.device,
     code: str,
     log: logging.Logger,
     tensorboard: bool = False,
@@ -48,18 +48,17 @@ def run(
         The frames of `attnid.training_tables.TRAINING`, and the record of the run.
     """
     started, begin = datetime.now(UTC), time.monotonic()
-    chosen = choose_device(device)
     belongs = {
         "lineage": cell.lineage,
         "seeds": f"{first} to {last}",
-        "device": chosen.type,
+        "device": device.type,
         "corpus": provenance.digest([text]),
         "code": code,
         "torch": torch.__version__,
     }
     directory = paths.checkpoints(cell.lineage, first, last)
     checkpoints = Checkpoints(directory, belongs, cell.steps, checkpoint_every, log.warning)
-    reporter = _Reporter(log, f"{cell.id} seeds {first} to {last} on {chosen}")
+    reporter = _Reporter(log, f"{cell.id} seeds {first} to {last} on {device}")
     listeners: list[Callable[[Progress], None]] = [reporter]
     if tensorboard:
         listeners.append(TensorBoard(paths.tensorboard(cell.id)))
@@ -71,7 +70,7 @@ def run(
     loaded, seeds = corpus.load(text, cell.context), range(first, last + 1)
     with _signals() as received:
         try:
-            frames = train(cell, loaded, seeds, chosen, report, checkpoints, lambda: bool(received))
+            frames = train(cell, loaded, seeds, device, report, checkpoints, lambda: bool(received))
         except StoppedError as stopped:
             place = "there" if stopped.written else "the checkpoint before it, if there is one"
             done = f"stopped after step {stopped.step} of {cell.steps}"
@@ -80,7 +79,7 @@ def run(
     record = RunRecord(
         cell=cell.id,
         seeds=list(range(first, last + 1)),
-        device=torch.cuda.get_device_name() if chosen.type == "cuda" else "cpu",
+        device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         machine=provenance.machine(),
         threads=torch.get_num_threads(),
         code=code,
