@@ -20,6 +20,7 @@ include: "workflow/rules/report.smk"
 
 localrules:
     all,
+    fetch_corpus,
     prefetch,
     analysis,
     training,

@@ -1,5 +1,6 @@
 """What a run will take: jobs, hours, memory, disk. Estimates, from the sizes of the cells and one matrix product."""
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,6 +17,11 @@ FLOPS_PER_ATTENTION_WEIGHT = 1_000
 FLOAT64_COST = 2.4
 START_SECONDS = 4
 PROCESS_MB = 600
+SNAKEMAKE_MB = 400
+"""What Snakemake's own processes take of a cluster job's memory."""
+ASSUMED_SPEED = {"cpu": 3e10, "gpu": 3e12}
+"""Matrix-product speed of a slow core and a slow GPU, for the time limit of a job on a machine not yet known."""
+SHORTEST_MINUTES = 10
 BYTES_PER_ROW = {STEPS.name: 70, HEADS.name: 200}
 CORPUS_CHARACTERS = 100
 
@@ -43,6 +49,12 @@ def job_memory(cell: Cell, members: int) -> int:
     weights = members * block_weights(cell)
     size = 8 if cell.precision == "float64" else 4
     return PROCESS_MB + (tokens * floats + 8 * weights) * size // 10**6
+
+
+def job_minutes(cell: Cell, members: int, gpu: bool) -> int:
+    """Time limit of a training job on a machine not yet known, twice what a slow one takes."""
+    seconds = START_SECONDS + members * cost(cell) / ASSUMED_SPEED["gpu" if gpu else "cpu"]
+    return max(SHORTEST_MINUTES, math.ceil(2 * seconds / 60))
 
 
 def block_weights(cell: Cell) -> int:

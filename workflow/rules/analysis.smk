@@ -10,7 +10,8 @@ rule analyse_layers:
     conda:
         ENVIRONMENT
     resources:
-        mem_mb=1500,
+        mem_mb=growing(1500),
+        runtime=growing(30),
     params:
         analysis=CONFIG.analysis.model_dump(mode="json"),
     script:

@@ -11,6 +11,7 @@ rule judge_claims:
     conda:
         ENVIRONMENT
     resources:
-        mem_mb=1000,
+        mem_mb=growing(1000),
+        runtime=growing(10),
     script:
         "../scripts/judge_claims.py"

@@ -40,6 +40,7 @@ except UserError as error:
     sys.exit(2)
 
 CELLS = configuration.cells(CONFIG)
+GPU = plan.wants_gpu(CONFIG.device)
 
 
 def library(script, *modules):
@@ -54,6 +55,16 @@ def figure_tables(wildcards):
     """Tables that a figure is drawn from, by name."""
     names = figure_modules.load(wildcards.figure).TABLES
     return {name: TABLES[name] for name in names}
+
+
+def growing(amount):
+    """A resource that grows with the attempt, where a job that ran out of it is tried again."""
+    return lambda wildcards, attempt: attempt * amount
+
+
+def members(wildcards):
+    """Seeds that a training job trains side by side."""
+    return int(wildcards.last) - int(wildcards.first) + 1
 
 
 def blocks(cell):

@@ -12,6 +12,7 @@ rule draw_figure:
     conda:
         ENVIRONMENT
     resources:
-        mem_mb=1000,
+        mem_mb=growing(1000),
+        runtime=growing(10),
     script:
         "../scripts/draw_figure.py"

@@ -11,7 +11,8 @@ rule collect_metrics:
     conda:
         ENVIRONMENT
     resources:
-        mem_mb=1500,
+        mem_mb=growing(1500),
+        runtime=growing(10),
     params:
         config=CONFIG.model_dump(
             mode="json", exclude={"device", "tensorboard", "tables"}

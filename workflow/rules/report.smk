@@ -16,7 +16,8 @@ rule report_page:
     conda:
         ENVIRONMENT
     resources:
-        mem_mb=1000,
+        mem_mb=growing(1000),
+        runtime=growing(10),
     params:
         figures=FIGURE_NAMES,
     script:

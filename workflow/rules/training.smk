@@ -17,10 +17,14 @@ rule train_cell:
     resources:
         device=CONFIG.device,
         tensorboard=int(CONFIG.tensorboard),
-        gpu=int(plan.wants_gpu(CONFIG.device)),
-        mem_mb=lambda wildcards: plan.job_memory(
-            CELLS[wildcards.cell], int(wildcards.last) - int(wildcards.first) + 1
+        gpu=int(GPU),
+        mem_mb=lambda wildcards, attempt: attempt
+        * (
+            plan.SNAKEMAKE_MB
+            + plan.job_memory(CELLS[wildcards.cell], members(wildcards))
         ),
+        runtime=lambda wildcards, attempt: attempt
+        * plan.job_minutes(CELLS[wildcards.cell], members(wildcards), GPU),
     params:
         settings=lambda wildcards: CELLS[wildcards.cell].model_dump(mode="json"),
     script:
