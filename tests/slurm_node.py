@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ ETC = Path("/etc/slurm")
 FILES = ("slurm.conf", "gres.conf", "slurmdbd.conf")
 DAEMONS = ("munged", "slurmctld", "slurmd")
 ACCOUNTING = ("slurmdbd", "mariadbd", "sacctmgr")
-CPUS = 4
+CPUS, GPUS = 4, 2
 HOST = socket.gethostname().split(".")[0]
 
 CONFIGURATION = """
@@ -52,7 +53,7 @@ JobAcctGatherType=jobacct_gather/linux
 JobAcctGatherFrequency=task=1
 JobAcctGatherParams=OverMemoryKill
 GresTypes=gpu
-NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} Gres=gpu:1 State=UNKNOWN
+NodeName={host} NodeAddr=127.0.0.1 CPUs={cpus} RealMemory={memory} Gres=gpu:{gpus} State=UNKNOWN
 PartitionName=main Nodes={host} Default=YES MaxTime=INFINITE DefaultTime=60 State=UP
 """
 WITHOUT_ACCOUNTING = "AccountingStorageType=accounting_storage/none\n"
@@ -97,7 +98,7 @@ def missing(accounting: bool) -> str:
 
 @contextmanager
 def slurm(place: Path, accounting: bool) -> Iterator[None]:
-    """A Slurm of one node with four CPUs and one make-believe GPU, stopped and taken away in the end."""
+    """A Slurm of one node with make-believe GPUs, stopped and taken away in the end."""
     place.chmod(0o755)
     for name in ("state", "spool"):
         (place / name).mkdir()
@@ -121,12 +122,12 @@ def slurm(place: Path, accounting: bool) -> Iterator[None]:
 
 
 def _configure(place: Path, accounting: bool, ports: list[int]) -> None:
-    values = {"host": HOST, "place": place, "cpus": CPUS, "memory": 12_000, "ports": ports}
-    gpu = place / "gpu0"
-    os.mknod(gpu, 0o666 | 0o020000, os.makedev(1, 3))  # a character device, so that CUDA_VISIBLE_DEVICES is set
+    values = {"host": HOST, "place": place, "cpus": CPUS, "gpus": GPUS, "memory": 12_000, "ports": ports}
+    for number in range(GPUS):  # character devices, so that CUDA_VISIBLE_DEVICES is set
+        os.mknod(place / f"gpu{number}", 0o666 | stat.S_IFCHR, os.makedev(1, 3))
     text = (CONFIGURATION + (WITH_ACCOUNTING if accounting else WITHOUT_ACCOUNTING)).format(**values)
     (place / "slurm.conf").write_text(text)
-    (place / "gres.conf").write_text(f"NodeName={HOST} Name=gpu File={gpu} Flags=nvidia_gpu_env\n")
+    (place / "gres.conf").write_text(f"NodeName={HOST} Name=gpu File={place}/gpu[0-{GPUS - 1}] Flags=nvidia_gpu_env\n")
     if accounting:
         (place / "slurmdbd.conf").write_text(DATABASE.format(**values))
         (place / "slurmdbd.conf").chmod(0o600)

@@ -1,3 +1,7 @@
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -163,7 +167,7 @@ def test_a_directory_where_a_checkpoint_is_looked_for_is_named(tmp_path: Path) -
     _, kept = saved(tmp_path, (2,))
     next(tmp_path.rglob("*.safetensors")).with_name("step-000000004.safetensors").mkdir()
     assert kept.newest().step == 2  # type: ignore[union-attr]
-    assert "it cannot be read" in kept.warnings[0]
+    assert "it is not a file" in kept.warnings[0]
 
 
 def test_a_place_that_cannot_be_written_to_costs_the_checkpoint_and_not_the_run(tmp_path: Path) -> None:
@@ -174,6 +178,52 @@ def test_a_place_that_cannot_be_written_to_costs_the_checkpoint_and_not_the_run(
     assert len(kept.warnings) == settings.steps
     assert f"{tmp_path / 'file'}/to-step-12/step-000000001.safetensors cannot be written" in kept.warnings[0]
     assert (tmp_path / "file").read_text() == "no directory"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small file system needs root")
+@pytest.mark.parametrize(("room", "begun"), {0.5: 0, 1.5: 1, 2.5: 8, 3.5: 8}.items())
+def test_a_full_disk_costs_checkpoints_and_not_the_run(room: float, begun: int, tmp_path: Path) -> None:
+    """Room for half a checkpoint, for one and a half, and so on."""
+    settings = cell()
+    whole = train(settings, TEXT, [0], CPU, checkpoints=Kept(tmp_path / "roomy", settings))
+    size = max(path.stat().st_size for path in tmp_path.rglob("*.safetensors"))
+    with small_disk(tmp_path / "disk", int(room * size)) as disk:
+        first, second = Kept(disk, settings), Kept(disk, settings)
+        with pytest.raises(StoppedError):
+            train(settings, TEXT, [0], CPU, stop_at(8), first)
+        assert_same(whole, train(settings, TEXT, [0], CPU, checkpoints=second))
+        assert second.begun == begun
+        assert bool(first.warnings) == (room < 2)
+        assert all("No space left" in warning for warning in first.warnings)
+        assert not [path for path in disk.rglob(".*") if path.is_file()]
+
+
+@contextmanager
+def small_disk(place: Path, size: int) -> Iterator[Path]:
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("no file system can be mounted here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", str(place)], check=True)
+
+
+def test_what_killed_writes_leave_is_gone_after_the_last_step(tmp_path: Path) -> None:
+    settings, kept = saved(tmp_path)
+    place = next(tmp_path.rglob("*.safetensors")).parent
+    for name in (".tmpAb12Cd", ".step-000000004.safetensors.7.partial"):
+        (place / name).write_bytes(b"half")
+    kept.save(Checkpoint(settings.steps, {"W": torch.zeros(1)}, {}))
+    assert [path.name for path in place.iterdir()] == ["step-000000012.safetensors"]
+
+
+def test_a_pipe_in_place_of_a_checkpoint_is_not_waited_for(tmp_path: Path) -> None:
+    _, kept = saved(tmp_path, (2,))
+    os.mkfifo(next(tmp_path.rglob("*.safetensors")).with_name("step-000000004.safetensors"))
+    assert kept.newest().step == 2  # type: ignore[union-attr]
+    assert "it is not a file" in kept.warnings[0]
 
 
 def test_two_jobs_of_equal_settings_share_their_checkpoints(tmp_path: Path) -> None:

@@ -66,6 +66,10 @@ MISTAKES = [
     ("training/measure_every", 501, "training.measure_every must be at most training.steps = 500, not 501"),
     ("training/seeds", 3, "training.seeds_per_job must be at most training.seeds = 3, not 5"),
     ("training/grad_clip", math.inf, "training.grad_clip is inf; input should be a finite number"),
+    ("training/grad_clip", 1e31, "training.grad_clip is 1e+31; input should be at most 1e30"),
+    ("cases/sgd/lr", 1e300, "cases.sgd.lr is 1e+300; input should be at most 1e30"),
+    ("groups/heads/lr", [], "groups.heads.lr is []; list should have at least 1 item"),
+    ("groups/heads/n_heads", [], "groups.heads.n_heads is []; list should have at least 1 item"),
     ("training/adam_betas", [0.9], "training.adam_betas.1 is missing"),
     (
         "training/precision",

@@ -1,5 +1,6 @@
 """Which device a job gets, and that a lock dies with its process."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -64,11 +65,27 @@ def test_the_device_with_the_fewest_jobs_is_taken(tmp_path: Path) -> None:
         assert index == 0
 
 
-def test_a_lock_file_is_no_way_to_another_file(tmp_path: Path) -> None:
+def test_what_is_no_lock_file_is_passed_over(tmp_path: Path) -> None:
     (tmp_path / "attnid-device-a-0.lock").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(OSError, match="symbolic links"), hold_one(["a"], tmp_path):
-        pass
+    os.mkfifo(tmp_path / "attnid-device-b-0.lock")
+    with hold_one(["a", "b", "c"], tmp_path) as first, hold_one(["a", "b", "c"], tmp_path) as second:
+        assert (first, second) == (1, 2)
     assert not (tmp_path / "elsewhere").exists()
+
+
+def test_a_place_without_lock_files_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"no lock file in .*file can be had"), hold_one(["a"], tmp_path / "file"):
+        pass
+
+
+def test_any_user_may_lock_a_file_whatever_the_mask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with hold_one(["a"], tmp_path):
+            assert (tmp_path / "attnid-device-a-0.lock").stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a CUDA device is here")

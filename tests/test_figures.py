@@ -344,7 +344,7 @@ def test_a_run_that_diverged_is_named(name: str, frames: dict[str, pd.DataFrame]
 
 def test_values_that_are_not_finite_are_named_once_a_cell() -> None:
     frame = pd.DataFrame({"cell": "a", "seed": [1, 1, 2, 2], "step": [1, 10, 1, 10], "x": [0, 1, 2, np.inf], "y": 0.0})
-    assert style.not_finite(frame, ["x", "y"], {"a": "A", "b": "B"}) == [
+    assert style.astray(frame, ["x", "y"], {"a": "A", "b": "B"}) == [
         "A: not finite in 1 of 2 runs, first at step 10: x."
     ]
 

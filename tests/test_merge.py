@@ -85,8 +85,8 @@ def test_merged_results_are_those_of_one_machine(tmp_path: Path, capsys: pytest.
 def test_a_run_that_both_hold_and_is_the_same_counts_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first = results(tmp_path / "a", [0, 1])
     shutil.copytree(first, tmp_path / "b")
-    assert "4 runs were the same in both" in merged(capsys, first, first, tmp_path / "self")
-    assert "4 runs were the same in both" in merged(capsys, first, tmp_path / "b", tmp_path / "c")
+    assert "4 runs were there twice, and the same" in merged(capsys, first, first, tmp_path / "self")
+    assert "4 runs were there twice, and the same" in merged(capsys, first, tmp_path / "b", tmp_path / "c")
     heads = next((tmp_path / "b").rglob("heads.parquet"))
     frame = tables.read(tables.HEADS, heads)
     tables.write(tables.HEADS, frame.assign(beta=0.0), heads)
@@ -155,7 +155,7 @@ RUN = f"{BLOCK}/run.json"
 DAMAGE: list[tuple[str, Callable[[Path], Any], str]] = [
     (f"{BLOCK}/heads.parquet", remove, "heads.parquet: no such file"),
     (f"{BLOCK}/steps.parquet", lambda path: path.write_bytes(path.read_bytes()[:99]), "not a readable Parquet file"),
-    (f"{BLOCK}/steps.parquet", make_directory, "not a readable Parquet file"),
+    (f"{BLOCK}/steps.parquet", make_directory, "steps.parquet: a directory"),
     (RUN, remove, "cannot be read (No such file"),
     (RUN, make_directory, "cannot be read (Is a directory)"),
     (RUN, lambda path: path.write_text("{"), "not JSON"),
@@ -172,7 +172,7 @@ DAMAGE: list[tuple[str, Callable[[Path], Any], str]] = [
     (RUN, lambda path: edit(path, seeds=[]), "run.json: seeds is []"),
     (RUN, lambda path: edit(path, cell="../../evil"), "run.json: cell is '../../evil'"),
     (RUN, lambda path: edit(path, versions=3), "run.json: versions is 3"),
-    ("metrics/runs.json", remove, "cannot be read"),
+    ("metrics/runs.json", remove, "runs.json is missing"),
     ("metrics/runs.json", lambda path: path.write_text("[]"), "holds no list of training jobs"),
     ("metrics/runs.json", lambda path: path.write_text('["x"]'), "runs.json: it is 'x'"),
     ("metrics/config.json", lambda path: path.write_text("{"), "config.json: not JSON"),
@@ -194,6 +194,50 @@ def test_damaged_results_are_named_and_nothing_is_written(
     assert sentence in said
     assert said.count("\n") == 1
     assert sorted(tmp_path.iterdir()) == [first, second]
+
+
+def test_other_directories_beside_the_merged_one_are_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = results(tmp_path / ".c.partial", [0], ["adamw"])
+    before = {path: path.read_bytes() for path in first.rglob("*") if path.is_file()}
+    merged(capsys, first, first, tmp_path / "c")
+    assert "lies in" in merged(capsys, first, first, first / "c", status=2)
+    assert {path: path.read_bytes() for path in first.rglob("*") if path.is_file()} == before
+    assert sorted(tmp_path.iterdir()) == [first, tmp_path / "c"]
+
+
+@pytest.mark.parametrize("name", [table.name for table in tables.TRAINING if table is not tables.REBALANCES])
+def test_tables_of_other_runs_than_the_record_names_are_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first, second = results(tmp_path / "a", [0], ["adamw"]), results(tmp_path / "b", [1], ["adamw"])
+    table, path = tables.BY_NAME[name], next(second.rglob(f"seeds-1-1/{name}.parquet"))
+    frame = tables.read(table, path)
+    for changed, found in (
+        (frame.assign(seed=0), "holds seed 0 of"),
+        (frame.assign(cell="x"), "holds seed 1 of x"),
+        (frame.head(0), "holds no run"),
+    ):
+        tables.write(table, changed, path)
+        assert found in merged(capsys, first, second, tmp_path / "c", status=2)
+
+
+def test_cells_without_a_group_and_groups_without_runs_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = results(tmp_path / "a", [0])
+    path = first / "metrics" / "groups.parquet"
+    groups = tables.read(tables.GROUPS, path)
+    tables.write(tables.GROUPS, groups.head(1), path)
+    assert "lacks a group in" in merged(capsys, first, first, tmp_path / "c", status=2)
+    tables.write(tables.GROUPS, pd.concat([groups, groups.head(1).assign(cell="x")]), path)
+    assert "the cell x lacks runs" in merged(capsys, first, first, tmp_path / "c", status=2)
+
+
+def test_a_path_that_is_not_utf_8_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = results(tmp_path / "a", [0], ["adamw"])
+    assert "not UTF-8" in merged(capsys, first, first, tmp_path / "c\udcff", status=2)
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,11 +1,11 @@
 """The workflow on a real Slurm: submitted, cancelled and run again; over its memory, over its time."""
 
 import json
-import os
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -30,17 +30,22 @@ LONG = {
 }
 
 
-def started(checkout: Checkout, *arguments: str) -> subprocess.Popen[str]:
+@contextmanager
+def started(checkout: Checkout, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """Snakemake as the README has it, with a checkout's profile for Slurm."""
     command = [sys.executable, "-m", "snakemake", "--workflow-profile", "profiles/slurm", *IMPATIENT, *arguments]
-    return subprocess.Popen(
-        command, cwd=checkout.root, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env=os.environ.copy()
-    )
+    with subprocess.Popen(
+        command, cwd=checkout.root, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def finished(process: subprocess.Popen[str]) -> str:
+def output_of(process: subprocess.Popen[str], status: int = 0) -> str:
     output, _ = process.communicate(timeout=900)
-    assert process.returncode == 0, output[-5000:]
+    assert process.returncode == status, output[-5000:]
     return output
 
 
@@ -64,18 +69,18 @@ def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
 def test_the_pipeline_is_submitted_cancelled_and_submitted_again(tmp_path: Path) -> None:
     checkout = Checkout(tmp_path / "checkout")
     asking = ("--slurm-status-command", "squeue", "--set-resources", "train_cell:gpu=1", "--configfile")
-    first = started(checkout, "--retries", "0", *asking, "config/smoke.yaml")
     trained = checkout.root / "results" / "training"
-    while first.poll() is None and len(list(trained.rglob("run.json"))) < 2:
-        time.sleep(0.5)
-    running = [line for line in asked("squeue", "-h", "-t", "running", "-o", "%i %b") if line]
-    assert any("gpu" in line for line in running)
-    subprocess.run(["scancel", *(line.split()[0] for line in running)], check=True)
-    output, _ = first.communicate(timeout=900)
-    assert first.returncode == 1, output[-5000:]
+    with started(checkout, "--retries", "0", *asking, "config/smoke.yaml") as first:
+        running: list[str] = []
+        while first.poll() is None and not (running and list(trained.rglob("run.json"))):
+            time.sleep(0.5)
+            allocated = asked("squeue", "-h", "-t", "running", "-O", "jobid:20,tres-per-job:40")
+            running = [line.split()[0] for line in allocated if "gpu:1" in line]
+        subprocess.run(["scancel", *running], check=True)
+        output_of(first, status=1)
     done = {path: path.read_bytes() for path in trained.rglob("*.parquet")}
-    output = finished(started(checkout, *asking, "config/smoke.yaml"))
-    assert "has been submitted with SLURM jobid" in output
+    with started(checkout, *asking, "config/smoke.yaml") as second:
+        assert "has been submitted with SLURM jobid" in output_of(second)
     assert {path: path.read_bytes() for path in done} == done
     claims = tables.read(tables.CLAIMS, checkout.root / "results" / "claims.parquet")
     assert not (claims.verdict == "not run").any()
@@ -93,7 +98,8 @@ def test_a_job_over_its_memory_gets_more_and_one_over_its_time_goes_on(tmp_path:
     target = paths.block(name, 0, 0) / "run.json"
     limits = ("train_cell:mem_mb=attempt*450", "train_cell:runtime=1")
     files = ("--configfile", "config/smoke.yaml", "long.yaml")
-    finished(started(checkout, "--set-resources", *limits, *files, "--retries", "6", "--", str(target)))
+    with started(checkout, "--set-resources", *limits, *files, "--retries", "6", "--", str(target)) as process:
+        output_of(process)
     states = [line.split("|") for line in asked("sacct", "-n", "-P", "-o", "jobid,state,reqmem") if line]
     jobs = [(state, memory) for number, state, memory in states if "." not in number]
     assert [memory for _, memory in jobs] == [f"{450 * attempt}M" for attempt in range(1, len(jobs) + 1)]

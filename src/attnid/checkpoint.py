@@ -11,7 +11,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,27 +79,30 @@ class Checkpoints:
             Whether it is written. A place that cannot be written to is told to `warn`, and the job can go on.
         """
         self._last = time.monotonic()
+        last = checkpoint.step == self.steps
         path = self._own / f"step-{checkpoint.step:09}.safetensors"
         try:
-            self._write(checkpoint, path)
+            self._write_where_there_is_room(checkpoint, path)
         except (OSError, SafetensorError) as error:
-            self.warn(
-                f"checkpoint {path} cannot be written ({_first_line(error)}); without it a stopped job starts over"
-            )
+            self.warn(f"checkpoint {path} cannot be written ({_first_line(error)}); the one before it is the last")
             return False
         self._refused = [file for file in self._refused if file != path]
-        for file in self._outdated(last=checkpoint.step == self.steps):
-            with contextlib.suppress(OSError):
-                file.unlink()
+        self._remove_outdated(1 if last else KEPT)
+        if last:
+            _remove(self._own.glob(".*"))
         return True
 
-    def _outdated(self, last: bool) -> Iterator[Path]:
-        """The job's files that are no longer needed; after the last step, what a killed write left as well."""
+    def _write_where_there_is_room(self, checkpoint: Checkpoint, path: Path) -> None:
+        """Write, and on a full disk once more without what is there beside the latest checkpoint."""
+        try:
+            self._write(checkpoint, path)
+        except (OSError, SafetensorError):
+            self._remove_outdated(1)
+            self._write(checkpoint, path)
+
+    def _remove_outdated(self, kept: int) -> None:
         usable = [file for _, file in _found(self._own) if file not in self._refused]
-        yield from usable[1 if last else KEPT :]
-        yield from (file for file in self._refused if file.parent == self._own)
-        if last:
-            yield from self._own.glob(".step-*.partial")
+        _remove([*usable[kept:], *(file for file in self._refused if file.parent == self._own)])
 
     def _write(self, checkpoint: Checkpoint, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -129,6 +132,8 @@ class Checkpoints:
         return None
 
     def _load(self, step: int, path: Path) -> Checkpoint:
+        if not path.is_file():
+            raise DamagedError("it is not a file")
         try:
             with safe_open(path, framework="pt") as file:
                 header = dict(file.metadata() or {})
@@ -154,6 +159,12 @@ def _found(*directories: Path) -> Iterator[tuple[int, Path]]:
     files = (path for directory in directories for path in directory.glob("*"))
     named = ((match, path) for path in files if (match := NAME.fullmatch(path.name)))
     yield from sorted(((int(match[1]), path) for match, path in named), reverse=True)
+
+
+def _remove(files: Iterable[Path]) -> None:
+    for file in files:
+        with contextlib.suppress(OSError):
+            file.unlink()
 
 
 def _first_line(error: Exception) -> str:

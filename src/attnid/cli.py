@@ -25,7 +25,12 @@ LARGEST_RANK = 20_000
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 0 on success, 2 on a user's mistake."""
-    chosen = _parser().parse_args(arguments)
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        "".join(given).encode()
+    except UnicodeEncodeError:
+        return _complain(f"{' '.join(given)!a}: not UTF-8; expected arguments and paths in UTF-8")
+    chosen = _parser().parse_args(given)
     try:
         return _run(chosen)
     except UserError as error:

@@ -4,9 +4,9 @@ import itertools
 import os
 from collections.abc import Iterable, Mapping
 from math import isqrt
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from attnid import corpus, paths
@@ -21,13 +21,23 @@ def _no_truth_value(value: object) -> object:
     return value
 
 
+def _within_float32(value: float) -> float:
+    if value > 1e30:
+        raise PydanticCustomError("bounded", "input should be at most 1e30, well within float32")
+    return value
+
+
 Int = Annotated[int, BeforeValidator(_no_truth_value)]
 PositiveInt = Annotated[Int, Field(ge=1)]
 Float = Annotated[float, BeforeValidator(_no_truth_value)]
 Probability = Annotated[Float, Field(ge=0, lt=1)]
-Positive = Annotated[Float, Field(gt=0, allow_inf_nan=False)]
-NonNegative = Annotated[Float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[Float, Field(gt=0, allow_inf_nan=False), AfterValidator(_within_float32)]
+NonNegative = Annotated[Float, Field(ge=0, allow_inf_nan=False), AfterValidator(_within_float32)]
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$", max_length=40)]
+
+
+Value = TypeVar("Value")
+Values = Annotated[list[Value], Field(min_length=1)]
 
 
 class Section(BaseModel):
@@ -133,12 +143,12 @@ class Group(Section):
     """Cells that are compared: the listed cases, each with every combination of the listed values."""
 
     cases: Annotated[list[Name], Field(min_length=1)] = Field(description="names of cases")
-    lr: list[Positive] | None = Field(default=None, description="peak learning rates; without it, the case's own")
-    n_heads: list[PositiveInt] | None = Field(default=None, description="head counts; without it, the model's own")
-    n_kv_heads: list[PositiveInt] | None = Field(default=None, description="key/value heads; without it, the model's")
-    rope: list[bool] | None = Field(default=None, description="rotary positions or not; without it, the model's own")
-    precision: list[Precision] | None = Field(default=None, description="formats; without it, the training's own")
-    rebalance_every: list[PositiveInt] | None = Field(
+    lr: Values[Positive] | None = Field(default=None, description="peak learning rates; without it, the case's own")
+    n_heads: Values[PositiveInt] | None = Field(default=None, description="head counts; without it, the model's own")
+    n_kv_heads: Values[PositiveInt] | None = Field(default=None, description="key/value heads; without it, the model's")
+    rope: Values[bool] | None = Field(default=None, description="rotary positions or not; without it, the model's own")
+    precision: Values[Precision] | None = Field(default=None, description="formats; without it, the training's own")
+    rebalance_every: Values[PositiveInt] | None = Field(
         default=None, description="steps between rebalancings; without it, the case's own"
     )
 

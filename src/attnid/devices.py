@@ -58,18 +58,32 @@ def _first_free(names: Sequence[str], directory: Path) -> tuple[int, int]:
         lock = _lock(directory / f"attnid-device-{name}-{holders}.lock")
         if lock is not None:
             return index, lock
-    raise UserError(f"device: each of {len(names)} CUDA devices is held by {MOST_JOBS} jobs; expected fewer")
+    raise UserError(
+        f"device: no lock file in {directory} can be had for any of {len(names)} CUDA devices; expected at most "
+        f"{MOST_JOBS} jobs on each, and a directory that can be written to"
+    )
 
 
 def _lock(path: Path) -> int | None:
-    """A lock on a file, as an open descriptor; None where another process holds it. Another user's file will do."""
+    """A lock on a file, as an open descriptor; None where another process holds it, or it cannot be opened."""
     try:
-        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        lock = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CREAT, 0o644)
+        lock = _open(path)
+    except OSError:
+        return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
+    except OSError:
         os.close(lock)
         return None
     return lock
+
+
+def _open(path: Path) -> int:
+    """Another user's file will do, and is not written to; a link or a pipe is neither followed nor waited for."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        lock = os.open(path, flags | os.O_CREAT, 0o644)
+        os.fchmod(lock, 0o644)
+        return lock

@@ -13,6 +13,7 @@ from torch import Tensor
 from attnid.layer import LayerSpec
 from attnid.measures import Gauge, Pair, augment, drift, eigenvalues, imbalance_rate, rounding, smallest_over_largest
 from attnid.symmetry import apart, side_by_side
+from attnid.training_tables import NOT_FINITE, RANK_DEFICIENT, REGULAR
 
 Arrays = dict[str, Tensor]
 
@@ -99,14 +100,14 @@ def weight_measures(spec: LayerSpec, parameters: Arrays) -> Arrays:
 
 
 def states(heads: pd.DataFrame, width: int) -> NDArray[np.str_]:
-    """What is wrong with the weights behind rows of `weight_measures`, in a word; `regular` for nothing.
+    """What is wrong with the weights behind rows of `weight_measures`, in a word of `attnid.training_tables`.
 
     Args:
         width: of the query/key heads (D).
     """
     smallest = heads[["smallest_q", "smallest_k"]].to_numpy().min(axis=1)
-    full = np.where(smallest > rounding(width), "regular", "rank-deficient")
-    return np.where(np.isfinite(heads["beta"].to_numpy() + smallest), full, "not finite")
+    full = np.where(smallest > rounding(width), REGULAR, RANK_DEFICIENT)
+    return np.where(np.isfinite(heads["beta"].to_numpy() + smallest), full, NOT_FINITE)
 
 
 def query_bias_norm(spec: LayerSpec, parameters: Arrays) -> Tensor:

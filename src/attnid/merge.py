@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,39 +77,52 @@ def _merge(first: Path, second: Path, merged: Path) -> list[str]:
     _require_same_settings(blocks)
     kept = _without_repeats(blocks)
     groups = pd.concat([_groups(directory) for directory in (first, second)], ignore_index=True).drop_duplicates()
-    partial = merged.with_name(f".{merged.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)
+    _require_same_cells(kept, groups)
+    partial = Path(tempfile.mkdtemp(prefix=f".{merged.name[:50]}.", dir=merged.parent))
     try:
         _write(kept, groups, first, partial)
+        partial.chmod(0o755)
         partial.rename(merged)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     runs, cells = sum(len(block.seeds) for block in kept), len({block.record.cell for block in kept})
     repeated = sum(len(block.seeds) for block in blocks) - runs
     return [
-        f"{runs} runs of {cells} cells are in {merged}" + (f"; {repeated} runs were the same in both" * bool(repeated)),
+        f"{runs} runs of {cells} cells are in {merged}"
+        + (f"; {repeated} runs were there twice, and the same" * bool(repeated)),
         f"figures and claims from them: snakemake --cores 1 figures claims --config tables={merged}",
     ]
 
 
 def _blocks(directory: Path) -> Iterator[Block]:
     """The training jobs behind a directory's dataset; blocks that an earlier run left are none of them."""
-    for listed in read_records(directory / "metrics" / "runs.json"):
+    listing = directory / "metrics" / "runs.json"
+    if not listing.exists():
+        raise UserError(f"merge: {listing} is missing; expected a directory in which `snakemake metrics` has run")
+    for listed in read_records(listing):
         block = directory / "training" / listed.cell / f"seeds-{listed.seeds[0]}-{listed.seeds[-1]}"
         record = read_record(block / "run.json")
         if (record.cell, record.seeds) != (listed.cell, listed.seeds):
             raise UserError(f"merge: {block / 'run.json'} is of another job; expected that of its directory")
         for table in tables.TRAINING:
-            tables.check(table, block / f"{table.name}.parquet")
+            _require_runs_of(record, table, block / f"{table.name}.parquet")
         yield Block(block, record)
+
+
+def _require_runs_of(record: RunRecord, table: tables.Table, path: Path) -> None:
+    frame = tables.read(table, path)
+    runs, expected = set(zip(frame["cell"], frame["seed"], strict=True)), {(record.cell, seed) for seed in record.seeds}
+    if runs != expected and not (table is tables.REBALANCES and not runs):
+        found = ", ".join(f"seed {seed} of {cell}" for cell, seed in sorted(runs)) or "no run"
+        raise UserError(f"merge: {path} holds {found}; expected the seeds of the run.json beside it, {record.seeds}")
 
 
 def _require_same_code(blocks: list[Block]) -> None:
     """The hash of the training code and lock names what is the same; commit and versions say what differs."""
     one = blocks[0]
     for other in blocks[1:]:
-        for name, version in one.record.versions.items():
-            found = other.record.versions.get(name)
+        for name in sorted({*one.record.versions, *other.record.versions}):
+            version, found = (block.record.versions.get(name, "none") for block in (one, other))
             if found != version:
                 raise UserError(f"merge: {one.path} was trained with {name} {version}, {other.path} with {found}")
         if other.record.code != one.record.code:
@@ -124,6 +138,14 @@ def _require_same_settings(blocks: list[Block]) -> None:
         _require_equal(blocks[0], block, OF_ALL_CASES)
         known = of_case.setdefault(block.settings.case, block)
         _require_equal(known, block, [name for name in Cell.model_fields if name not in OF_ONE_CASE])
+
+
+def _require_same_cells(blocks: list[Block], groups: pd.DataFrame) -> None:
+    """Every cell that was trained has a group, and the other way round."""
+    trained, grouped = {block.record.cell for block in blocks}, set(groups["cell"])
+    for name in sorted(trained ^ grouped):
+        lacks = "runs" if name in grouped else "a group in metrics/groups.parquet"
+        raise UserError(f"merge: the cell {name} lacks {lacks}; expected the results of whole runs")
 
 
 def _require_equal(one: Block, other: Block, names: list[str]) -> None:
@@ -162,8 +184,7 @@ def _groups(directory: Path) -> pd.DataFrame:
 def _write(blocks: list[Block], groups: pd.DataFrame, results: Path, directory: Path) -> None:
     cells = {block.record.cell: block.settings for block in blocks}
     members = {
-        str(group): [cells[name] for name in rows["cell"] if name in cells]
-        for group, rows in groups.groupby("group", sort=False)
+        str(group): [cells[name] for name in rows["cell"]] for group, rows in groups.groupby("group", sort=False)
     }
     files = {table.name: [block.path / f"{table.name}.parquet" for block in blocks] for table in tables.TRAINING}
     for name, frame in metrics.collect(members, files).items():

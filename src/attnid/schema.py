@@ -103,6 +103,8 @@ def check(table: Table, path: Path) -> None:
 
 @contextlib.contextmanager
 def _readable(table: Table, path: Path) -> Iterator[None]:
+    if path.is_dir():
+        raise UserError(f"{path}: a directory; expected the table {table.name}")
     try:
         yield
     except FileNotFoundError:
@@ -117,8 +119,10 @@ def read_all(table: Table, paths: Iterable[Path]) -> pd.DataFrame:
 
 
 def _check(table: Table, found: pa.Schema, path: Path) -> None:
-    metadata = {key.decode(): value.decode() for key, value in (found.metadata or {}).items()}
-    name, version = metadata.get("table"), metadata.get("version")
+    metadata = found.metadata or {}
+    name, version = (
+        metadata[key].decode(errors="replace") if key in metadata else None for key in (b"table", b"version")
+    )
     if name != table.name:
         raise UserError(f"{path}: holds the table {name!r}, expected {table.name!r}")
     if version != str(table.version):

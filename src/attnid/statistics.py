@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from attnid.tables import HEAD_MEASURES, PHASE_STEP, SUMMARY
+from attnid.tables import HEAD_MEASURES, PHASE_STEP, RANK_DEFICIENT, SUMMARY
 
 CONFIDENCE = 0.95
 SAME_LOSS = 0.02
@@ -113,6 +113,18 @@ def slope(x: ArrayLike, y: ArrayLike) -> float:
         return nan
     centred = abscissa - abscissa.mean()
     return float(centred @ ordinate / (centred @ centred))
+
+
+def rank_deficient(heads: pd.DataFrame) -> str:
+    """Where query or key weights in rows of the table heads lack full rank, in words; empty for nowhere."""
+    rows = heads[heads["state"] == RANK_DEFICIENT]
+    if rows.empty:
+        return ""
+    places = sorted(set(zip(rows["layer"], rows["head"], strict=True)))
+    shown = ", ".join(f"layer {layer} head {head}" for layer, head in places[:3])
+    more = f" and {len(places) - 3} more heads" if len(places) > 3 else ""
+    runs, of = rows["seed"].nunique(), heads["seed"].nunique()
+    return f"weights without full rank in {runs} of {of} runs, first at step {rows['step'].min()}: {shown}{more}"
 
 
 def per_seed(frame: pd.DataFrame, measure: str, reduction: str | Callable[[pd.Series], float] = "median") -> pd.Series:

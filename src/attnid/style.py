@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from attnid.statistics import SAME_LOSS
+from attnid.statistics import SAME_LOSS, rank_deficient
 from attnid.tables import PHASE_STEP
 
 SINGLE, DOUBLE = 3.4, 7.0
@@ -250,10 +250,11 @@ def over_heads(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
     return means.sort_values(point, ascending=[True, False])  # phase step comes before rebalanced
 
 
-def not_finite(frame: pd.DataFrame, measures: Sequence[str], names: Mapping[str, str]) -> list[str]:
-    """Sentences that name the cells with values that cannot be drawn: which measures, how many runs, from which step.
+def astray(frame: pd.DataFrame, measures: Sequence[str], names: Mapping[str, str]) -> list[str]:
+    """Sentences that name the cells with values that cannot be drawn, or of weights without full rank, if any.
 
-    `frame` holds rows of the tables steps or heads, `names` the reader's name of each cell that is drawn.
+    They say which measures, in how many runs, and from which step. `frame` holds rows of the tables steps or heads,
+    `names` the reader's name of each cell that is drawn.
     """
     sentences = []
     for cell, name in names.items():
@@ -264,6 +265,8 @@ def not_finite(frame: pd.DataFrame, measures: Sequence[str], names: Mapping[str,
             runs, first = where["seed"].nunique(), where["step"].min()
             which = ", ".join(measure for measure, lost in zip(measures, bad.any(axis=0), strict=True) if lost)
             sentences.append(f"{name}: not finite in {runs} of {of} runs, first at step {first}: {which}.")
+        if "state" in rows and (deficient := rank_deficient(rows)):
+            sentences.append(f"{name}: {deficient}.")
     return sentences
 
 

@@ -8,6 +8,7 @@ from attnid.training_tables import (
     HEADS,
     PHASE_REBALANCED,
     PHASE_STEP,
+    RANK_DEFICIENT,
     REBALANCES,
     STEPS,
     TRAINING,
@@ -15,8 +16,8 @@ from attnid.training_tables import (
 
 __all__ = ["ALL", "BY_NAME", "CELLS", "CLAIMS", "GROUPS", "METRICS", "SUMMARY"]
 __all__ += ["ANALYSIS", "ARCHITECTURES", "EQUIVALENTS", "INVARIANCES", "RANKS", "SQUAD", "TRAP", "VARIANTS"]
-__all__ += ["EVALUATIONS", "HEADS", "HEAD_MEASURES", "PHASE_REBALANCED", "PHASE_STEP", "REBALANCES", "STEPS"]
-__all__ += ["TRAINING", "Column", "Table", "check", "read", "read_all", "write"]
+__all__ += ["EVALUATIONS", "HEADS", "HEAD_MEASURES", "PHASE_REBALANCED", "PHASE_STEP", "RANK_DEFICIENT"]
+__all__ += ["REBALANCES", "STEPS", "TRAINING", "Column", "Table", "check", "read", "read_all", "write"]
 
 CELLS = Table(
     "cells",

@@ -26,6 +26,7 @@ EVALUATIONS = Table(
 )
 
 PHASE_STEP, PHASE_REBALANCED = "step", "rebalanced"
+REGULAR, RANK_DEFICIENT, NOT_FINITE = "regular", "rank-deficient", "not finite"
 
 HEADS = Table(
     "heads",
@@ -70,8 +71,8 @@ HEADS = Table(
             norm_key_bias="norm of b_K after the step",
         ),
         *texts(
-            state="the query and key weights after the step: regular, rank-deficient (smallest_q or smallest_k within "
-            "rounding of 0, as for weights of zero) or not finite"
+            state=f"the query and key weights after the step: {REGULAR}, {RANK_DEFICIENT} (smallest_q or smallest_k "
+            f"within rounding of 0, as for weights of zero) or {NOT_FINITE}"
         ),
     ),
     version=3,

@@ -19,7 +19,8 @@ LATEX = {
 READING = (
     "Each claim's rule says what its measured number is: a count, a share, a ratio to the printed formula (1: the "
     "formula gives the number), float64 epsilons, nats. Brackets hold the 95 % interval over seeds, or the range over "
-    "layers or models where no seeds are given."
+    "layers or models where no seeds are given. A run with a value that is not finite reproduces nothing; weights "
+    "without full rank, where fewer directions are unidentified than a null counts, are named with the numbers."
 )
 PAPER = "6 layers, width 384, 6 heads, context 256, batch 64, 5000 steps, tiny-shakespeare"
 

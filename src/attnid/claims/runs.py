@@ -210,8 +210,12 @@ def training_finding(cells: Sequence[Cell], parts: Sequence[Part], *notes: str) 
 
 
 def scaled(finding: Finding, cells: Sequence[Cell]) -> Finding:
-    """The finding with its scale; a claim not reproduced says whose scale that is."""
-    finding = replace(finding, scale=scale(cells, finding.seeds))
+    """The finding with its scale, and where weights behind it lack full rank.
+
+    There the gauge has fewer directions than the null counts. A claim not reproduced says whose scale that is.
+    """
+    notes = [f"In {cell.name} {found}." for cell in cells if (found := statistics.rank_deficient(cell.heads))]
+    finding = replace(finding, scale=scale(cells, finding.seeds), evidence=" ".join([finding.evidence, *notes]))
     if finding.verdict != NOT_REPRODUCED:
         return finding
     own = all(

@@ -35,7 +35,7 @@ def draw(tables: style.Tables) -> Figure:
     axes[0, 0].set_ylabel("relative departure of $\\beta$\n(log scale)")
     axes[0, 0].legend(loc="lower right")
     names = dict(zip(cells["cell"], cells["precision"], strict=True))
-    style.footnotes(figure, style.not_finite(rows, list(MEASURES), names))
+    style.footnotes(figure, style.astray(rows, list(MEASURES), names))
     return figure
 
 

@@ -35,7 +35,7 @@ def draw(tables: style.Tables) -> Figure:
         ax.set_title(label, fontweight="bold")
         ax.set_xlabel(r"$\rho$ relative to a random step (log scale)")
     names = {cell["cell"]: _label(cell) for _, cell in cells.iterrows()}
-    style.footnotes(figure, style.not_finite(style.step_rows(tables), list(SIDES), names))
+    style.footnotes(figure, style.astray(style.step_rows(tables), list(SIDES), names))
     return figure
 
 

@@ -27,7 +27,7 @@ def draw(tables: style.Tables) -> Figure:
     style.null_span(ax, cells.iloc[0])
     ax.set_xlabel(r"$\rho$ relative to a random step (log scale)")
     names = dict(zip(cells["cell"], cells["case"].map(style.case_label), strict=True))
-    style.footnotes(figure, style.not_finite(style.step_rows(tables), ["rho_qk"], names))
+    style.footnotes(figure, style.astray(style.step_rows(tables), ["rho_qk"], names))
     return figure
 
 

@@ -56,10 +56,10 @@ def draw(tables: style.Tables) -> Figure:
     style.legend_above(figure, [ax for row in axes for ax in row[[0, 1, 2]]], columns=6)
     names = dict(zip(cells["cell"], cells["case"].map(style.case_label), strict=True))
     notes = [f"No runs of {case}." for case in CASES if case not in set(cells["case"])]
-    notes += style.not_finite(tables["steps"], ["train_loss"], names)
-    notes += style.not_finite(tables["evaluations"], ["val_loss"], names)
+    notes += style.astray(tables["steps"], ["train_loss"], names)
+    notes += style.astray(tables["evaluations"], ["val_loss"], names)
     measures = [*RHOS, "update_norm", *BY_LAYER]
-    style.footnotes(figure, notes + style.not_finite(style.step_rows(tables), measures, names))
+    style.footnotes(figure, notes + style.astray(style.step_rows(tables), measures, names))
     return figure
 
 

@@ -39,7 +39,7 @@ def draw(tables: style.Tables) -> Figure:
     axes[0, 0].set_ylabel("gradient norm (log scale)")
     style.legend_above(figure, axes[0], columns=4)
     measures = [measure for measure, *_ in BIASES]
-    style.footnotes(figure, notes + style.not_finite(style.step_rows(tables), measures, names))
+    style.footnotes(figure, notes + style.astray(style.step_rows(tables), measures, names))
     return figure
 
 

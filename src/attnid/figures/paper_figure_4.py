@@ -43,8 +43,8 @@ def draw(tables: style.Tables) -> Figure:
     every = pd.concat(drawn)
     names = {row["cell"]: f"learning rate {row['lr']:g}, {row['precision']}" for _, row in every.iterrows()}
     measures = [measure for measure, *_ in MEASURES]
-    lost = style.not_finite(tables["steps"], ["train_loss"], names)
-    style.footnotes(figure, missing + lost + style.not_finite(style.step_rows(tables), measures, names))
+    lost = style.astray(tables["steps"], ["train_loss"], names)
+    style.footnotes(figure, missing + lost + style.astray(style.step_rows(tables), measures, names))
     return figure
 
 

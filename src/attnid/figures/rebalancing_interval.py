@@ -50,7 +50,7 @@ def draw(tables: style.Tables) -> Figure:
         cell["cell"]: f"{style.case_label(cell['case'])}, every {cell['rebalance_every']}"
         for _, cell in cells.iterrows()
     }
-    style.footnotes(figure, style.not_finite(tables["evaluations"], ["val_loss"], names))
+    style.footnotes(figure, style.astray(tables["evaluations"], ["val_loss"], names))
     return figure
 
 

@@ -35,8 +35,8 @@ def draw(tables: style.Tables) -> Figure:
     style.null_span(right, plain)
     right.set_xlabel(r"$\rho$ relative to a random step (log scale)")
     names = dict(zip(cells["cell"], cells["case"].map(style.case_label), strict=True))
-    notes = style.not_finite(tables["evaluations"], ["val_loss"], names)
-    style.footnotes(figure, notes + style.not_finite(style.step_rows(tables), ["rho_qk"], names))
+    notes = style.astray(tables["evaluations"], ["val_loss"], names)
+    style.footnotes(figure, notes + style.astray(style.step_rows(tables), ["rho_qk"], names))
     return figure
 
 

@@ -40,7 +40,7 @@ def draw(tables: style.Tables) -> Figure:
     ax.set_ylabel(r"$\rho$, second half of the steps")
     ax.legend(loc="upper right")
     names = {cell["cell"]: f"{style.case_label(cell['case'])}, H {cell['n_heads']}" for _, cell in cells.iterrows()}
-    style.footnotes(figure, style.not_finite(heads, ["rho_qk"], names))
+    style.footnotes(figure, style.astray(heads, ["rho_qk"], names))
     return figure
 
 

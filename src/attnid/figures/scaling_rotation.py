@@ -31,7 +31,7 @@ def draw(tables: style.Tables) -> Figure:
     ax.set_xlabel("share relative to a random step (log scale)")
     names = dict(zip(cells["cell"], cells["case"].map(style.case_label), strict=True))
     measures = [f"rho_qk_{half}" for half in HALVES]
-    style.footnotes(figure, style.not_finite(style.step_rows(tables), measures, names))
+    style.footnotes(figure, style.astray(style.step_rows(tables), measures, names))
     return figure
 
 

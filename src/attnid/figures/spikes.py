@@ -45,8 +45,8 @@ def draw(tables: style.Tables) -> Figure:
         ax.set_ylabel(label)
     style.legend_above(figure, axes[0], columns=4)
     names = {cell["cell"]: f"{style.case_label(cell['case'])}, {cell['precision']}" for cell in cells}
-    notes += style.not_finite(tables["steps"], ["train_loss"], names)
-    style.footnotes(figure, notes + style.not_finite(heads, [measure for measure, _ in MEASURES], names))
+    notes += style.astray(tables["steps"], ["train_loss"], names)
+    style.footnotes(figure, notes + style.astray(heads, [measure for measure, _ in MEASURES], names))
     return figure
 
 
