@@ -45,17 +45,17 @@ rule prefetch:
 
 rule analysis:
     input:
-        rules.analyse_layers.output,
+        made_here(rules.analyse_layers.output),
 
 
 rule training:
     input:
-        list(BLOCK_TABLES.values()),
+        made_here(list(BLOCK_TABLES.values())),
 
 
 rule metrics:
     input:
-        rules.collect_metrics.output,
+        made_here(rules.collect_metrics.output),
 
 
 rule figures:
@@ -74,5 +74,6 @@ rule report:
 
 
 onsuccess:
-    if Path("results/report.html").exists():
+    report = Path("results/report.html")
+    if report.exists() and report.stat().st_mtime >= STARTED:
         print("Done. The page to read is results/report.html.", file=sys.stderr)

@@ -93,11 +93,40 @@ def test_a_run_that_went_astray_is_named_and_never_left_out(value):
         return rows["rho_qk"].where((rows["seed"] != 2) | (rows["step"] < 40), value)
 
     frames = claim_tables.measured("rho_qk", astray, case="sgd")(claim_tables.base())
+    lost = ~np.isfinite(frames["heads"]["rho_qk"]) & (frames["heads"]["phase"] == "step")
+    frames["heads"] = frames["heads"].assign(state=frames["heads"]["state"].mask(lost, "not finite"))
     row = found("sgd-overlap", frames)
     assert row.verdict == NOT_REPRODUCED
     assert "sgd_lr0.25" in row.evidence
     assert "seed 2 from step 40" in row.evidence
     assert found("sgd-beta", frames).verdict == REPRODUCED
+
+
+def test_steps_of_length_zero_are_counted_and_have_no_part_in_rho():
+    def astray(rows):
+        return rows["rho_qk"].mask((rows["seed"] == 2) & (rows["step"] == 40) & (rows["head"] == 0))
+
+    frames = claim_tables.measured("rho_qk", astray, case="sgd")(claim_tables.base())
+    none = frames["heads"]["rho_qk"].isna() & (frames["heads"]["phase"] == "step")
+    frames["heads"] = frames["heads"].assign(update_norm=frames["heads"]["update_norm"].mask(none, 0.0))
+    row = found("sgd-overlap", frames)
+    assert row.verdict == REPRODUCED
+    of_sgd = frames["heads"]["cell"].str.startswith("sgd_lr0.25_float32")
+    assert f"{(none & of_sgd).sum()} of " in row.evidence
+    assert "steps of heads have length zero and no rho" in row.evidence
+
+
+def test_weights_without_full_rank_are_named_with_the_numbers_they_enter():
+    frames = claim_tables.base()
+    heads = frames["heads"]
+    lost = (
+        heads["cell"].str.startswith("sgd_lr0.25") & (heads["seed"] == 1) & (heads["step"] >= 40) & (heads["head"] == 0)
+    )
+    frames = frames | {"heads": heads.assign(state=heads["state"].mask(lost, "rank-deficient"))}
+    evidence = found("sgd-overlap", frames).evidence
+    assert "weights without full rank in 1 of" in evidence
+    assert "first at step 40: layer 0 head 0" in evidence
+    assert "full rank" not in found("adamw-beta", frames).evidence
 
 
 TRAINING = ("heads", "steps", "evaluations")
@@ -308,6 +337,7 @@ def test_a_run_astray_from_its_first_step_is_not_reproduced():
     cell = frames["cells"].loc[frames["cells"]["case"] == "adamw", "cell"].iloc[0]
     heads, losses = frames["heads"].copy(), frames["evaluations"].copy()
     heads.loc[heads["cell"] == cell, list(tables.HEAD_MEASURES)] = float("nan")
+    heads.loc[heads["cell"] == cell, "state"] = "not finite"
     losses.loc[losses["cell"] == cell, "val_loss"] = float("nan")
     astray = frames | {"heads": heads, "evaluations": losses}
     for name in ("adamw-overlap", "adamw-best-loss"):

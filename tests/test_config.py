@@ -196,29 +196,43 @@ def test_ids_do_not_change_from_one_version_to_the_next() -> None:
     assert cell(precision="float32", case="sgd", lr=0.5).id.startswith("sgd_lr0.5_h2_")
 
 
-@given(seeds=st.integers(1, 40), per_job=st.integers(1, 12))
-def test_blocks_cover_every_seed_once(seeds: int, per_job: int) -> None:
-    blocks = seed_blocks(seeds, per_job)
-    assert [seed for first, last in blocks for seed in range(first, last + 1)] == list(range(seeds))
+@given(seeds=st.integers(1, 40), per_job=st.integers(1, 12), start=st.integers(0, 9))
+def test_blocks_cover_every_seed_once(seeds: int, per_job: int, start: int) -> None:
+    wanted = range(start, start + seeds)
+    blocks = seed_blocks(wanted, per_job)
+    assert [seed for first, last in blocks for seed in range(first, last + 1)] == list(wanted)
     assert max(last - first + 1 for first, last in blocks) <= per_job
 
 
-@given(history=st.lists(st.integers(1, 40), min_size=1, max_size=5), per_job=st.integers(1, 12))
-def test_more_seeds_train_nothing_again(history: list[int], per_job: int) -> None:
+@given(
+    history=st.lists(st.integers(1, 40), min_size=1, max_size=5), per_job=st.integers(1, 12), start=st.integers(0, 9)
+)
+def test_more_seeds_train_nothing_again(history: list[int], per_job: int, start: int) -> None:
     trained: set[tuple[int, int]] = set()
     covered: set[int] = set()
     for seeds in sorted(history):
-        new = set(seed_blocks(seeds, per_job, trained)) - trained
+        new = set(seed_blocks(range(start, start + seeds), per_job, trained)) - trained
         seeds_of_new = {seed for first, last in new for seed in range(first, last + 1)}
         assert not seeds_of_new & covered
         trained |= new
         covered |= seeds_of_new
-        assert covered == set(range(seeds))
+        assert covered == set(range(start, start + seeds))
 
 
-def test_fewer_seeds_use_no_block_that_holds_more() -> None:
-    assert seed_blocks(3, 5, [(0, 4)]) == [(0, 2)]
-    assert seed_blocks(7, 5, [(0, 4), (5, 9)]) == [(0, 4), (5, 6)]
+def test_other_seeds_use_no_block_that_holds_more() -> None:
+    assert seed_blocks(range(3), 5, [(0, 4)]) == [(0, 2)]
+    assert seed_blocks(range(7), 5, [(0, 4), (5, 9)]) == [(0, 4), (5, 6)]
+    assert seed_blocks(range(2, 7), 5, [(0, 4), (5, 6)]) == [(2, 4), (5, 6)]
+
+
+def test_a_group_set_to_null_is_left_out() -> None:
+    settings = default_settings()
+    groups = list(settings["groups"])
+    settings["groups"]["heads"] = None
+    assert list(parse(settings).groups) == [name for name in groups if name != "heads"]
+    settings["groups"] = dict.fromkeys(groups)
+    with pytest.raises(UserError, match=r"groups is \{\}; dictionary should have at least 1 item"):
+        parse(settings)
 
 
 def test_numbers_given_on_the_command_line_as_text_are_numbers() -> None:

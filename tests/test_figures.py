@@ -339,7 +339,21 @@ def test_a_run_that_diverged_is_named(name: str, frames: dict[str, pd.DataFrame]
     heads = frames["heads"].copy()
     lost = heads["seed"].eq(2) & heads["step"].ge(30) & heads["phase"].eq("step")
     heads.loc[lost, list(tables.HEAD_MEASURES)] = np.nan
+    heads.loc[lost, "state"] = "not finite"
     assert "not finite in 1 of 3 runs, first at step 30" in texts(draw(name, dict(frames, heads=heads)))
+
+
+@pytest.mark.parametrize("name", ["paper_figure_2", "paper_figure_3", "paper_figure_4", "rho_heads", "spikes"])
+def test_weights_without_full_rank_and_steps_of_length_zero_are_named(
+    name: str, frames: dict[str, pd.DataFrame]
+) -> None:
+    heads = frames["heads"].copy()
+    rows = heads["seed"].eq(2) & heads["step"].ge(30) & heads["phase"].eq("step") & heads["layer"].eq(0)
+    heads.loc[rows, ["state", "update_norm", "rho_qk", "rho_qk_augmented"]] = "rank-deficient", 0.0, np.nan, np.nan
+    said = texts(draw(name, dict(frames, heads=heads)))
+    assert "weights without full rank in 1 of 3 runs, first at step 30: layer 0 head 0" in said
+    assert "steps of heads have length zero and no rho" in said
+    assert "not finite" not in said
 
 
 def test_values_that_are_not_finite_are_named_once_a_cell() -> None:

@@ -187,6 +187,30 @@ def test_figures_and_claims_are_made_from_tables_made_elsewhere(finished: Checko
     assert "tables must be a directory of results with metrics/ and analysis/ in it; 'nowhere' is none" in output
 
 
+def test_nothing_is_made_again_from_tables_made_elsewhere(finished: Checkout, tmp_path: Path) -> None:
+    here = Checkout(tmp_path / "here")
+    shutil.copytree(finished.root / "results", here.root / "elsewhere")
+    for target in ("analysis", "training", "metrics"):
+        assert "Nothing to be done" in here.snakemake(target, "--config", "tables=elsewhere")
+    heads = here.root / "elsewhere" / "metrics" / "heads.parquet"
+    data = heads.read_bytes()
+    for damaged in (data[: len(data) // 2], data[:99] + bytes(400) + data[499:]):
+        heads.write_bytes(damaged)
+        output = here.snakemake("claims", "--config", "tables=elsewhere", status=2)
+        assert "heads.parquet: not a readable Parquet file" in output
+        assert "Traceback" not in output
+
+
+def test_results_of_another_configuration_without_records_are_no_results(finished: Checkout, tmp_path: Path) -> None:
+    here = Checkout(tmp_path / "here")
+    shutil.copytree(finished.root / "results", here.root / "results", dirs_exist_ok=True)
+    (here.root / "results" / "claims.parquet").unlink()
+    output = here.snakemake("claims", "--config", "training={steps: 50}", status=1)
+    assert "the tables were made with training.steps 40, the configuration has 50" in output
+    assert "--forcerun collect_metrics" in output
+    assert "Done. The page to read" not in output
+
+
 def test_merged_results_are_read_like_a_run_of_ones_own(finished: Checkout, tmp_path: Path) -> None:
     here = Checkout(tmp_path / "here")
     results = finished.root / "results"

@@ -104,7 +104,8 @@ def _heads(values: dict[tuple[int, int, int], float]) -> pd.DataFrame:
         {"cell": "a", "seed": seed, "step": step, "phase": "step", "layer": 0, "head": head, "beta": value}
         for (seed, step, head), value in values.items()
     ]
-    return pd.DataFrame(rows).reindex(columns=tables.HEADS.names).fillna(dict.fromkeys(tables.HEAD_MEASURES, 1.0))
+    frame = pd.DataFrame(rows).reindex(columns=tables.HEADS.names).assign(state="regular")
+    return frame.fillna(dict.fromkeys(tables.HEAD_MEASURES, 1.0))
 
 
 def _steps(seeds: int) -> pd.DataFrame:
@@ -146,12 +147,25 @@ def test_summary_holds_every_measure_once_a_step_and_fits_its_table(tmp_path):
 
 def test_summary_of_a_run_that_went_astray_is_missing_there_alone(tmp_path):
     heads = _heads({(0, 1, 0): 1.0, (1, 1, 0): 1.0, (0, 2, 0): 1.0, (1, 2, 0): 2.0})
-    heads.loc[(heads["seed"] == 1) & (heads["step"] == 1), "beta"] = nan
+    heads.loc[(heads["seed"] == 1) & (heads["step"] == 1), ["beta", "state"]] = nan, "not finite"
     summary = statistics.summarise(_steps(2), _losses(2), heads)
     beta = summary[summary["measure"] == "beta"].set_index("step")
     assert beta.loc[1, ["minimum", "median", "mean", "maximum", "low", "high"]].isna().all()
     assert beta.loc[2, "median"] == 1.5
     tables.write(tables.SUMMARY, summary, tmp_path / "summary.parquet")
+
+
+def test_a_step_of_length_zero_has_no_rho_and_leaves_the_others_theirs(tmp_path):
+    heads = _heads({(0, 1, 0): 1.0, (0, 1, 1): 3.0, (1, 1, 0): 1.0, (1, 1, 1): 5.0, (0, 2, 0): 1.0, (1, 2, 0): 1.0})
+    none = (heads["seed"] == 1) & (heads["step"] == 1) & (heads["head"] == 1)
+    heads.loc[none, "rho_qk"] = nan
+    summary = statistics.summarise(_steps(2), _losses(2), heads)
+    rho = summary[summary["measure"] == "rho_qk"].set_index("step")
+    beta = summary[summary["measure"] == "beta"].set_index("step")
+    assert rho["seeds"].tolist() == beta["seeds"].tolist() == [2, 2]
+    assert rho["median"].notna().all()
+    only = heads[~none & (heads["step"] == 1)].groupby("seed")["rho_qk"].median().mean()
+    assert rho.loc[1, "median"] == pytest.approx(only)
 
 
 def test_summary_of_one_seed_has_no_interval():

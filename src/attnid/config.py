@@ -6,7 +6,16 @@ from collections.abc import Iterable, Mapping
 from math import isqrt
 from typing import Annotated, Any, Self, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from attnid import corpus, paths
@@ -90,8 +99,16 @@ class Training(Section):
         description="floating-point format; bfloat16 is that of the forward and backward pass, with float32 weights"
     )
     compile: bool = Field(default=False, description="compile the forward and backward pass (torch.compile)")
-    seeds: PositiveInt = Field(description="runs of every cell: seeds 0 to seeds - 1")
+    seeds: PositiveInt = Field(description="runs of every cell, one a seed")
+    first_seed: Annotated[Int, Field(ge=0, lt=2**31)] = Field(
+        default=0, description="first seed; another machine may train others, for `attnid merge`"
+    )
     seeds_per_job: PositiveInt = Field(description="seeds trained side by side by one job")
+
+    @property
+    def all_seeds(self) -> range:
+        """The seeds of every cell."""
+        return range(self.first_seed, self.first_seed + self.seeds)
 
 
 class Case(Section):
@@ -177,6 +194,14 @@ class Config(Section):
     cases: Annotated[dict[Name, Case], Field(min_length=1)]
     groups: Annotated[dict[Name, Group], Field(min_length=1)]
     analysis: Analysis
+
+    @field_validator("groups", mode="before")
+    @classmethod
+    def _without_groups_left_out(cls, groups: object) -> object:
+        """A group that an overlay sets to null is left out."""
+        if not isinstance(groups, dict):
+            return groups
+        return {name: group for name, group in groups.items() if group is not None}
 
     @model_validator(mode="after")
     def _settings_fit_together(self) -> Self:
@@ -268,16 +293,16 @@ def cells(config: Config) -> dict[str, Cell]:
     return {cell.id: cell for group in grouped_cells(config).values() for cell in group}
 
 
-def seed_blocks(seeds: int, per_job: int, trained: Iterable[tuple[int, int]] = ()) -> list[tuple[int, int]]:
-    """Split seeds 0 to seeds - 1 into blocks (first, last), one job each.
+def seed_blocks(seeds: range, per_job: int, trained: Iterable[tuple[int, int]] = ()) -> list[tuple[int, int]]:
+    """Split seeds into blocks (first, last), one job each.
 
     Blocks that are already trained stay as they are where they fit, so that more seeds train nothing again.
     """
-    last_of = {first: last for first, last in sorted(trained) if last < seeds}
-    blocks, first = [], 0
-    while first < seeds:
+    last_of = {first: last for first, last in sorted(trained) if first >= seeds.start and last < seeds.stop}
+    blocks, first = [], seeds.start
+    while first < seeds.stop:
         later_starts = [start for start in last_of if start > first]
-        last = last_of.get(first, min([first + per_job, seeds, *later_starts]) - 1)
+        last = last_of.get(first, min([first + per_job, seeds.stop, *later_starts]) - 1)
         blocks.append((first, last))
         first = last + 1
     return blocks

@@ -79,7 +79,7 @@ def cost(cell: Cell) -> float:
 
 def plan(config: Config, speed: float) -> Plan:
     """Expected cost of a configuration on a machine that multiplies matrices at `speed` operations a second."""
-    blocks = seed_blocks(config.training.seeds, config.training.seeds_per_job)
+    blocks = seed_blocks(config.training.all_seeds, config.training.seeds_per_job)
     largest = max(last - first + 1 for first, last in blocks)
     all_cells = cells(config).values()
     return Plan(

@@ -1,7 +1,6 @@
 """Parquet tables as columns with a type, a meaning and a unit; written by rename, checked when read."""
 
-import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,30 +86,17 @@ def _array(table: Table, column: Column, values: pd.Series) -> pa.Array:
 
 def read(table: Table, path: Path) -> pd.DataFrame:
     """Read a table. Raises UserError where the file is missing, damaged or of another schema."""
-    with _readable(table, path):
-        arrow = pq.read_table(path, partitioning=None)
-    _check(table, arrow.schema, path)
-    result: pd.DataFrame = arrow.select(table.names).to_pandas()
-    return result
-
-
-def check(table: Table, path: Path) -> None:
-    """Read a table's schema alone. Raises UserError where the file is missing, truncated or of another schema."""
-    with _readable(table, path):
-        found = pq.read_schema(path)
-    _check(table, found, path)
-
-
-@contextlib.contextmanager
-def _readable(table: Table, path: Path) -> Iterator[None]:
     if path.is_dir():
         raise UserError(f"{path}: a directory; expected the table {table.name}")
     try:
-        yield
+        arrow = pq.read_table(path, partitioning=None)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; expected the table {table.name}") from None
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
+    _check(table, arrow.schema, path)
+    result: pd.DataFrame = arrow.select(table.names).to_pandas()
+    return result
 
 
 def read_all(table: Table, paths: Iterable[Path]) -> pd.DataFrame:

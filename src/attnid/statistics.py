@@ -13,7 +13,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 from scipy import stats
 
-from attnid.tables import HEAD_MEASURES, PHASE_STEP, RANK_DEFICIENT, SUMMARY
+from attnid.tables import HEAD_MEASURES, NOT_FINITE, PHASE_STEP, RANK_DEFICIENT, SUMMARY
 
 CONFIDENCE = 0.95
 SAME_LOSS = 0.02
@@ -115,6 +115,22 @@ def slope(x: ArrayLike, y: ArrayLike) -> float:
     return float(centred @ ordinate / (centred @ centred))
 
 
+def defined(heads: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """Rows without those in which a measure has no value although the weights are finite.
+
+    That is a share, or a ratio, of a step or gradient of length zero. Rows of tables without a state stay.
+    """
+    if "state" not in heads:
+        return heads
+    return heads[heads[measure].notna() | (heads["state"] == NOT_FINITE)]
+
+
+def steps_of_length_zero(heads: pd.DataFrame) -> str:
+    """How many steps of heads have length zero, in words; empty for none."""
+    none, all_steps = int((heads["update_norm"] == 0).sum()), int(heads["update_norm"].notna().sum())
+    return f"{none} of {all_steps} steps of heads have length zero and no rho" if none else ""
+
+
 def rank_deficient(heads: pd.DataFrame) -> str:
     """Where query or key weights in rows of the table heads lack full rank, in words; empty for nowhere."""
     rows = heads[heads["state"] == RANK_DEFICIENT]
@@ -150,12 +166,13 @@ def summarise(steps: pd.DataFrame, evaluations: pd.DataFrame, heads: pd.DataFram
 
     Reduced over layers and heads, then over seeds.
 
-    A measure that is missing or not finite in a run is missing in the summary of that step.
+    A measure that is not finite in a run is so in the summary of that step; heads without a value, for their step has
+    length zero, are left out.
     """
     head_rows = heads[heads["phase"] == PHASE_STEP]
     parts = [_summarise_measure(steps, column, name) for column, name in STEP_MEASURES.items()]
     parts += [_summarise_measure(evaluations, "val_loss", "val_loss")]
-    parts += [_summarise_measure(head_rows, column, column) for column in HEAD_MEASURES]
+    parts += [_summarise_measure(defined(head_rows, column), column, column) for column in HEAD_MEASURES]
     return pd.concat(parts, ignore_index=True)[SUMMARY.names]
 
 

@@ -17,8 +17,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from attnid.statistics import SAME_LOSS, rank_deficient
-from attnid.tables import PHASE_STEP
+from attnid.statistics import SAME_LOSS, defined, rank_deficient, steps_of_length_zero
+from attnid.tables import NOT_FINITE, PHASE_STEP
 
 SINGLE, DOUBLE = 3.4, 7.0
 """Widths of one and of two columns of print, in inches."""
@@ -166,7 +166,11 @@ def same_loss(ax: Axes, axis: str) -> None:
 
 def envelope(ax: Axes, frame: pd.DataFrame, color: str, label: str = "", **line: Any) -> None:
     """A band from `minimum` to `maximum` and a line at `median` over the steps, of rows like those of summary."""
-    ax.fill_between(frame["step"], frame["minimum"], frame["maximum"], color=color, alpha=0.2, linewidth=0)
+    minimum = frame["minimum"]
+    if ax.get_yscale() == "log":
+        values = frame[["minimum", "median", "maximum"]].to_numpy(float)
+        minimum = minimum.clip(lower=values[values > 0].min(initial=1.0))
+    ax.fill_between(frame["step"], minimum, frame["maximum"], color=color, alpha=0.2, linewidth=0)
     ax.plot(frame["step"], frame["median"], color=color, label=label, **line)
 
 
@@ -242,6 +246,7 @@ def over_heads(frame: pd.DataFrame, measure: str) -> pd.DataFrame:
     As in the table summary, for rows of the table heads that it does not hold: one layer alone, or the phase after a
     rebalancing. What a value that is not finite enters is missing.
     """
+    frame = defined(frame, measure)
     point = ["step", "phase"]
     runs = frame.groupby([*point, "seed"])[measure].agg(["min", "median", "max"])
     finite = np.isfinite(frame[measure]).groupby([frame[key] for key in point]).all()
@@ -260,6 +265,9 @@ def astray(frame: pd.DataFrame, measures: Sequence[str], names: Mapping[str, str
     for cell, name in names.items():
         rows = frame[frame["cell"] == cell]
         bad = ~np.isfinite(rows[list(measures)].to_numpy(float))
+        if "state" in rows:
+            regular = (rows["state"] != NOT_FINITE).to_numpy()[:, None]
+            bad &= ~(regular & rows[list(measures)].isna().to_numpy())
         if bad.any():
             where, of = rows[bad.any(axis=1)], rows["seed"].nunique()
             runs, first = where["seed"].nunique(), where["step"].min()
@@ -267,6 +275,8 @@ def astray(frame: pd.DataFrame, measures: Sequence[str], names: Mapping[str, str
             sentences.append(f"{name}: not finite in {runs} of {of} runs, first at step {first}: {which}.")
         if "state" in rows and (deficient := rank_deficient(rows)):
             sentences.append(f"{name}: {deficient}.")
+        if "update_norm" in rows and (none := steps_of_length_zero(rows)):
+            sentences.append(f"{name}: {none}.")
     return sentences
 
 
@@ -283,7 +293,7 @@ def settled_medians(tables: Tables, cell: pd.Series, measure: str) -> pd.Series:
     A run with a value that is not finite has none.
     """
     rows = step_rows(tables)
-    rows = rows[(rows["cell"] == cell["cell"]) & (rows["step"] > cell["steps"] / 2)]
+    rows = defined(rows[(rows["cell"] == cell["cell"]) & (rows["step"] > cell["steps"] / 2)], measure)
     finite = np.isfinite(rows[measure]).groupby(rows["seed"]).all()
     medians: pd.Series = rows.groupby("seed")[measure].median().where(finite)
     return medians

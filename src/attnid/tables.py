@@ -1,11 +1,12 @@
 """All tables by name, and those over all cells; each stage's own are in a module that it reads alone."""
 
 from attnid.analysis_tables import ANALYSIS, ARCHITECTURES, EQUIVALENTS, INVARIANCES, RANKS, SQUAD, TRAP, VARIANTS
-from attnid.schema import INT, TEXT, Column, Table, check, floats, ints, optional, read, read_all, texts, write
+from attnid.schema import INT, TEXT, Column, Table, floats, ints, optional, read, read_all, texts, write
 from attnid.training_tables import (
     EVALUATIONS,
     HEAD_MEASURES,
     HEADS,
+    NOT_FINITE,
     PHASE_REBALANCED,
     PHASE_STEP,
     RANK_DEFICIENT,
@@ -16,8 +17,8 @@ from attnid.training_tables import (
 
 __all__ = ["ALL", "BY_NAME", "CELLS", "CLAIMS", "GROUPS", "METRICS", "SUMMARY"]
 __all__ += ["ANALYSIS", "ARCHITECTURES", "EQUIVALENTS", "INVARIANCES", "RANKS", "SQUAD", "TRAP", "VARIANTS"]
-__all__ += ["EVALUATIONS", "HEADS", "HEAD_MEASURES", "PHASE_REBALANCED", "PHASE_STEP", "RANK_DEFICIENT"]
-__all__ += ["REBALANCES", "STEPS", "TRAINING", "Column", "Table", "check", "read", "read_all", "write"]
+__all__ += ["EVALUATIONS", "HEADS", "HEAD_MEASURES", "NOT_FINITE", "PHASE_REBALANCED", "PHASE_STEP", "RANK_DEFICIENT"]
+__all__ += ["REBALANCES", "STEPS", "TRAINING", "Column", "Table", "read", "read_all", "write"]
 
 CELLS = Table(
     "cells",

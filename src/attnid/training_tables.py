@@ -32,7 +32,9 @@ HEADS = Table(
     "heads",
     "one row a run, measured step, layer and key/value head with all its query heads. Phase `step`: the step itself, "
     "and the weights after it; phase `rebalanced`: the weights after the rebalancing that followed, without the "
-    "columns that describe a step",
+    "columns that describe a step. G_Q = W_Q W_Q^T, with the query heads of a key head side by side, and "
+    "G_K = W_K W_K^T; under RoPE a plane is a pair of adjacent rows, 2i and 2i + 1. A share of a step or gradient of "
+    "length zero has no value",
     (
         *_RUN,
         *texts(phase="step or rebalanced"),

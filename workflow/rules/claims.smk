@@ -1,6 +1,7 @@
 rule judge_claims:
     input:
         **TABLES,
+        made_with_config=MADE_WITH["config"],
         library=library("judge_claims.py"),
     output:
         parquet="results/claims.parquet",
@@ -13,5 +14,7 @@ rule judge_claims:
     resources:
         mem_mb=growing(1000),
         runtime=growing(10),
+    params:
+        config=None if CONFIG.tables else SETTINGS,
     script:
         "../scripts/judge_claims.py"

@@ -1,5 +1,6 @@
 import os
 import sys
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(workflow.basedir) / "src"))
@@ -10,6 +11,7 @@ from attnid import config as configuration
 from attnid import figures as figure_modules
 from attnid.errors import UserError
 
+STARTED = time.time()
 ENVIRONMENT = Path(workflow.basedir) / "environment.yml"
 LOCK = os.path.relpath(Path(workflow.basedir) / "requirements.lock")
 
@@ -29,7 +31,8 @@ try:
     }
     MADE_WITH = {name: place(paths.made_with(name)) for name in ("runs", "config")}
     if CONFIG.tables:
-        dataset.require(CONFIG.tables, TABLES, MADE_WITH)
+        if workflow.is_main_process:
+            dataset.require(CONFIG.tables, TABLES, MADE_WITH)
         GROUPS = dataset.groups(TABLES["groups"])
     else:
         corpus.check(CONFIG.corpus, CONFIG.model.context)
@@ -39,6 +42,7 @@ except UserError as error:
     print(error, file=sys.stderr)
     sys.exit(2)
 
+SETTINGS = CONFIG.model_dump(mode="json", exclude={"device", "tensorboard", "tables"})
 CELLS = configuration.cells(CONFIG)
 GPU = plan.wants_gpu(CONFIG.device)
 
@@ -55,6 +59,11 @@ def figure_tables(wildcards):
     """Tables that a figure is drawn from, by name."""
     names = figure_modules.load(wildcards.figure).TABLES
     return {name: TABLES[name] for name in names}
+
+
+def made_here(files):
+    """Outputs that a target asks for; none where tables made elsewhere stand for them."""
+    return [] if CONFIG.tables else files
 
 
 def growing(amount):
@@ -74,7 +83,9 @@ def blocks(cell):
         for path in paths.block(cell, "*", "*").parent.glob("seeds-*-*/heads.parquet")
     )
     training = CONFIG.training
-    return configuration.seed_blocks(training.seeds, training.seeds_per_job, trained)
+    return configuration.seed_blocks(
+        training.all_seeds, training.seeds_per_job, trained
+    )
 
 
 BLOCKS = [paths.block(cell, *block) for cell in CELLS for block in blocks(cell)]

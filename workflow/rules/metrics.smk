@@ -14,9 +14,7 @@ rule collect_metrics:
         mem_mb=growing(1500),
         runtime=growing(10),
     params:
-        config=CONFIG.model_dump(
-            mode="json", exclude={"device", "tensorboard", "tables"}
-        ),
+        config=SETTINGS,
         groups={
             group: {cell.id: cell.model_dump(mode="json") for cell in members}
             for group, members in configuration.grouped_cells(CONFIG).items()

@@ -1,9 +1,11 @@
 from pathlib import Path
 
-from attnid import claims, tables
+from attnid import claims, dataset, tables
 from attnid.job import job
 
 with job(snakemake.log[0]):
+    if snakemake.params.config:
+        dataset.require_settings(Path(snakemake.input.made_with_config), snakemake.params.config)
     paths = {name: Path(path) for name, path in snakemake.input.items() if name in tables.BY_NAME}
     frame = claims.judge({name: tables.read(tables.BY_NAME[name], path) for name, path in paths.items()})
     tables.write(tables.CLAIMS, frame, Path(snakemake.output.parquet))

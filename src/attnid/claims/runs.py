@@ -12,7 +12,7 @@ from attnid import statistics
 from attnid.claims.ledger import NOT_REPRODUCED, Finding, MissingError, NotFiniteError, Tables, some, table
 from attnid.claims.rules import Part, parts_finding
 from attnid.statistics import Estimate, geometric_interval, paired_differences, per_seed, reduce_groups
-from attnid.tables import HEADS, PHASE_REBALANCED, PHASE_STEP
+from attnid.tables import PHASE_REBALANCED, PHASE_STEP
 
 EPSILONS = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7}
 """Machine epsilon of a training precision."""
@@ -22,9 +22,6 @@ LAST_TENTH = "steps after nine tenths of the run"
 
 PAPER_SCALE = {"n_layers": 6, "d_model": 384, "n_heads": 6, "context": 256, "batch_size": 64, "steps": 5000}
 """The paper's own scale, as far as it is printed or stock nanoGPT (section 5)."""
-
-
-HEADS_OPTIONAL = {column.name: column.nullable for column in HEADS.columns}
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,8 @@ class Cell:
 
     def _checked(self, rows: pd.DataFrame, measures: Sequence[str]) -> pd.DataFrame:
         for measure in measures:
-            if rows[measure].isna().all() and HEADS_OPTIONAL.get(measure, False) and rows["beta"].notna().any():
+            rows = statistics.defined(rows, measure)
+            if rows.empty:
                 raise MissingError(f"the cell {self.name} has no values of {measure}")
             astray = rows[~np.isfinite(rows[measure])]
             if len(astray):
@@ -214,7 +212,12 @@ def scaled(finding: Finding, cells: Sequence[Cell]) -> Finding:
 
     There the gauge has fewer directions than the null counts. A claim not reproduced says whose scale that is.
     """
-    notes = [f"In {cell.name} {found}." for cell in cells if (found := statistics.rank_deficient(cell.heads))]
+    notes = [
+        f"In {cell.name} {found}."
+        for cell in cells
+        for found in (statistics.rank_deficient(cell.heads), statistics.steps_of_length_zero(cell.heads))
+        if found
+    ]
     finding = replace(finding, scale=scale(cells, finding.seeds), evidence=" ".join([finding.evidence, *notes]))
     if finding.verdict != NOT_REPRODUCED:
         return finding

@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from attnid import style
+from attnid.statistics import defined
 
 TITLE = "ρ against heads, with and without rebalancing"
 CAPTION = (
@@ -72,7 +73,7 @@ def _settled_medians(cells: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
 
 def _settled(cells: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
     """Rows of these cells in the second half of the steps."""
-    rows = heads.merge(cells[["cell", "n_heads", "steps"]], on="cell")
+    rows = defined(heads, "rho_qk").merge(cells[["cell", "n_heads", "steps"]], on="cell")
     return rows[rows["step"] > rows["steps"] / 2]
 
 

@@ -74,7 +74,7 @@ def _end(heads: pd.DataFrame, cell: pd.Series) -> pd.DataFrame:
 def _draw_run(column: Sequence[Axes], rows: pd.DataFrame, cell: pd.Series) -> None:
     color = style.case_color(cell["case"])
     for ax, (measure, _) in zip(column, MEASURES, strict=True):
-        style.envelope(ax, style.over_heads(rows, measure), color, label=style.case_label(cell["case"]))
         ax.set_yscale("log", nonpositive="mask")
+        style.envelope(ax, style.over_heads(rows, measure), color, label=style.case_label(cell["case"]))
     style.null_band(column[0], cell)
     column[-1].set_xlabel("step")
