@@ -5,7 +5,7 @@ OVERLAY ?=
 BIN := .venv/bin
 SNAKEMAKE := . $(BIN)/activate && snakemake --cores $(CORES)
 
-.PHONY: install reproduce smoke plan test lint bench clean
+.PHONY: install reproduce smoke plan test test-slurm lint bench clean
 
 install: .venv/installed
 
@@ -27,7 +27,10 @@ plan: install
 	$(BIN)/attnid plan config.yaml $(OVERLAY)
 
 test: install
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not slurm"
+
+test-slurm: install
+	$(BIN)/python -m pytest -m slurm -rs
 
 lint: install
 	$(BIN)/ruff check .

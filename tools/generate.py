@@ -26,13 +26,14 @@ RESULTS = """<!-- Written by tools/generate.py from attnid.tables. -->
 | `claims.parquet`, `claims.md`, `claims.tex` | one verdict a claim: as a table, as Markdown, as LaTeX macros |
 | `figures/*.pdf`, `figures/*.png` | the figures |
 | `analysis/*.parquet` | counts, ranks and invariances of layers |
-| `training/<cell>/seeds-<first>-<last>/` | one training job: three tables, and what made them in `run.json` |
+| `training/<cell>/seeds-<first>-<last>/` | one training job: its tables, and what made them in `run.json` |
 | `metrics/*.parquet` | all cells as one dataset, and its summary over seeds |
 | `corpus/` | the text that is trained on |
 | `logs/` | a log a job |
 
 Units stand in the metadata of every Parquet column (`pyarrow.parquet.read_schema(path).field(name).metadata`); "1" is
-a plain number. A value may be missing only in the columns marked `?`.
+a plain number. A value may be missing only in the columns marked `?`; a NaN elsewhere is a value that is
+not finite.
 """
 
 
