@@ -5,7 +5,7 @@ OVERLAY ?=
 BIN := .venv/bin
 SNAKEMAKE := . $(BIN)/activate && snakemake --cores $(CORES)
 
-.PHONY: install reproduce smoke plan test test-slurm lint bench clean
+.PHONY: install check reproduce smoke plan test test-slurm lint bench clean
 
 install: .venv/installed
 
@@ -16,13 +16,16 @@ install: .venv/installed
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
-reproduce: install
+reproduce: check
 	$(SNAKEMAKE) $(if $(OVERLAY),--configfile $(OVERLAY))
 
 smoke: install
 	$(SNAKEMAKE) --configfile config/smoke.yaml
 
-plan: install
+check: install
+	@$(BIN)/attnid check config.yaml $(OVERLAY)
+
+plan: check
 	$(SNAKEMAKE) --dry-run --quiet rules $(if $(OVERLAY),--configfile $(OVERLAY))
 	$(BIN)/attnid plan config.yaml $(OVERLAY)
 

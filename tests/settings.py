@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from attnid.cell import Cell
-from attnid.cli import lay_over
+from attnid.config_files import lay_over
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -11,7 +11,7 @@ import torch
 from settings import default_settings, overlaid_settings
 
 from attnid import claims, config, corpus, figures, metrics, style, tables
-from attnid.cli import lay_over
+from attnid.config_files import lay_over
 from attnid.training import train
 
 TINY: dict[str, Any] = {

@@ -7,8 +7,8 @@ from settings import ROOT, default_settings
 
 from attnid import claims
 from attnid.claims.ledger import BEYOND
-from attnid.cli import lay_over
 from attnid.config import grouped_cells, parse
+from attnid.config_files import lay_over
 from attnid.counting import SOURCES
 from attnid.huggingface import FAMILIES
 

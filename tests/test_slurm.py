@@ -16,8 +16,8 @@ from settings import overlaid_settings
 from test_pipeline import Checkout
 
 from attnid import paths, tables
-from attnid.cli import lay_over
 from attnid.config import cells, parse
+from attnid.config_files import lay_over
 
 pytestmark = [pytest.mark.slow, pytest.mark.slurm]
 

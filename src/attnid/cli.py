@@ -86,9 +86,13 @@ def _parser() -> argparse.ArgumentParser:
         merging.add_argument(name, type=Path, help=text)
     merging.set_defaults(run=_merge)
 
-    planning = commands.add_parser("plan", help="expected jobs, hours, memory and disk of a configuration")
-    planning.add_argument("files", nargs="+", type=Path, help="config.yaml and the overlays on it, in order")
-    planning.set_defaults(run=_plan)
+    for name, run, text in (
+        ("check", _check, "say whether a configuration holds"),
+        ("plan", _plan, "expected jobs, hours, memory and disk of a configuration"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("files", nargs="+", type=Path, help="config.yaml and the overlays on it, in order")
+        command.set_defaults(run=run)
     return parser
 
 
@@ -271,36 +275,18 @@ def _merge(arguments: argparse.Namespace) -> list[str]:
     return merge(arguments.first, arguments.second, arguments.merged)
 
 
-def _plan(arguments: argparse.Namespace) -> list[str]:
-    from attnid import config, plan
+def _check(arguments: argparse.Namespace) -> list[str]:
+    from attnid import config, config_files, corpus
 
-    settings = config.parse(_merged(arguments.files))
+    settings = config.parse(config_files.load(arguments.files))
+    corpus.check(settings.corpus, settings.model.context)
+    return [f"{', '.join(map(str, arguments.files))}: {len(config.cells(settings))} training cells"]
+
+
+def _plan(arguments: argparse.Namespace) -> list[str]:
+    from attnid import config, config_files, plan
+
+    settings = config.parse(config_files.load(arguments.files))
     expected = plan.plan(settings, plan.product_speed())
     cores = os.cpu_count() or 1
     return plan.sentences(expected, sorted({1, cores}))
-
-
-def _merged(files: Sequence[Path]) -> dict[str, Any]:
-    """Configuration files laid over each other as Snakemake does it."""
-    import yaml
-
-    merged: dict[str, Any] = {}
-    for path in files:
-        try:
-            overlay = yaml.safe_load(path.read_text(encoding="utf-8"))
-        except OSError as error:
-            raise UserError(f"{path}: cannot be read ({error.strerror}); expected a YAML configuration") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
-            raise UserError(f"{path}: not YAML ({' '.join(str(error).split())})") from None
-        if not isinstance(overlay, dict):
-            raise UserError(f"{path}: holds no keys; expected a YAML configuration")
-        lay_over(merged, overlay)
-    return merged
-
-
-def lay_over(below: dict[str, Any], above: dict[str, Any]) -> None:
-    for key, value in above.items():
-        if isinstance(value, dict) and isinstance(below.get(key), dict):
-            lay_over(below[key], value)
-        else:
-            below[key] = value

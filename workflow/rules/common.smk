@@ -6,7 +6,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(workflow.basedir) / "src"))
 os.environ.update(PYTHONPATH=sys.path[0])
 
-from attnid import corpus, dataset, paths, plan, sources, tables
+from attnid import config_files, corpus, dataset, paths, plan, sources, tables
 from attnid import config as configuration
 from attnid import figures as figure_modules
 from attnid.errors import UserError
@@ -25,6 +25,9 @@ def place(path):
 
 
 try:
+    if workflow.is_main_process:
+        for file in workflow.configfiles:
+            config_files.read(Path(file))
     CONFIG = configuration.parse(config)
     TABLES = {name: place(paths.analysis(name)) for name in ANALYSIS} | {
         name: place(paths.metrics(name)) for name in METRICS
