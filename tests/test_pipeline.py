@@ -3,9 +3,11 @@
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -223,6 +225,36 @@ def test_a_checkpoint_of_every_job_is_left_to_go_on_from(finished: Checkout) -> 
     kept = sorted((finished.root / "results" / "checkpoints").rglob("*.safetensors"))
     assert len(kept) == len(cells(parse(overlaid_settings("smoke.yaml"))))
     assert {path.name for path in kept} == {"step-000000040.safetensors"}
+
+
+def killed_when(checkout: Checkout, ready: Callable[[], bool], while_running: Callable[[], None]) -> None:
+    """Start the workflow, and take it away with all its jobs, unasked, as soon as something is there."""
+    command = [sys.executable, "-m", "snakemake", "--cores", "2", "--configfile", "config/smoke.yaml"]
+    with subprocess.Popen(
+        command, cwd=checkout.root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        while not ready() and process.poll() is None:
+            time.sleep(0.1)
+        assert process.poll() is None
+        while_running()
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_a_run_killed_twice_ends_like_one_that_was_left_alone(finished: Checkout, tmp_path: Path) -> None:
+    checkout = Checkout(tmp_path / "checkout")
+    results = checkout.root / "results"
+
+    def another_is_refused() -> None:
+        output = checkout.snakemake(status=1)
+        assert "locked" in output.lower()
+
+    killed_when(checkout, lambda: len(list(results.glob("training/*/*/run.json"))) >= 2, another_is_refused)
+    checkout.snakemake("--unlock")
+    killed_when(checkout, lambda: len(list(results.glob("figures/*.pdf"))) >= 1, lambda: None)
+    checkout.snakemake("--unlock")
+    checkout.snakemake()
+    same = ("analysis/*.parquet", "training/*/*/*.parquet", "metrics/*.parquet", "claims.*", "figures/*")
+    assert checkout.digest(*same) == finished.digest(*same) != {}
 
 
 def test_prefetch_brings_the_corpus_and_nothing_else(tmp_path: Path) -> None:
