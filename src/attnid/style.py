@@ -4,7 +4,6 @@ Figures are drawn without pyplot, so nothing global is left behind. Colours are 
 (layers), which readers with any of the common colour-vision deficiencies can tell apart.
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
@@ -118,7 +117,7 @@ def save(figure: Figure, path: Path) -> None:
     if path.suffix not in metadata:
         raise ValueError(f"a figure is saved as .pdf or .png, not as {path.name}")
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.stem}.{os.getpid()}{path.suffix}")
+    partial = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
         with mpl.rc_context(SETTINGS):
             figure.savefig(partial, dpi=240, metadata=metadata[path.suffix])
