@@ -5,7 +5,7 @@ OVERLAY ?=
 BIN := .venv/bin
 SNAKEMAKE := . $(BIN)/activate && snakemake --cores $(CORES)
 
-.PHONY: install check reproduce smoke plan test test-slurm lint bench clean
+.PHONY: install check reproduce smoke plan test test-slurm verify lint bench clean
 
 install: .venv/installed
 
@@ -34,6 +34,9 @@ test: install
 
 test-slurm: install
 	$(BIN)/python -m pytest -m slurm -rs
+
+verify: install
+	$(BIN)/python tools/verify.py
 
 lint: install
 	$(BIN)/ruff check .

@@ -1,9 +1,11 @@
-"""Keep the tables of a finished run, results/, as reference/: python tools/reference.py
+"""Keep the tables of a finished run, results/ unless given: python tools/reference.py [RESULTS [REFERENCE]]
 
 Numbers keep seven digits, so that the files stay small. Every verdict must be the same from them.
 """
 
 import shutil
+import sys
+from itertools import zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -32,24 +34,24 @@ def keep(table: tables.Table, source: Path, target: Path) -> pd.DataFrame:
     return tables.read(table, target)
 
 
-def main() -> None:
+def main(results: Path, reference: Path) -> None:
     """Write all tables and what made them, and compare the verdicts."""
-    shutil.rmtree(REFERENCE / "analysis", ignore_errors=True)
-    shutil.rmtree(REFERENCE / "metrics", ignore_errors=True)
+    shutil.rmtree(reference / "analysis", ignore_errors=True)
+    shutil.rmtree(reference / "metrics", ignore_errors=True)
     kept = {}
     for place in ("analysis", "metrics"):
-        for source in sorted((RESULTS / place).glob("*.parquet")):
-            kept[source.stem] = keep(tables.BY_NAME[source.stem], source, REFERENCE / place / source.name)
+        for source in sorted((results / place).glob("*.parquet")):
+            kept[source.stem] = keep(tables.BY_NAME[source.stem], source, reference / place / source.name)
     for name in ("runs.json", "config.json"):
-        shutil.copy(RESULTS / "metrics" / name, REFERENCE / "metrics" / name)
-    before = tables.read(tables.CLAIMS, RESULTS / "claims.parquet").set_index("id")["verdict"]
+        shutil.copy(results / "metrics" / name, reference / "metrics" / name)
+    before = tables.read(tables.CLAIMS, results / "claims.parquet").set_index("id")["verdict"]
     after = claims.judge(kept).set_index("id")["verdict"]
     changed = after[after != before.reindex(after.index)]
     if len(changed):
         raise SystemExit(f"verdicts that seven digits change: {changed.to_dict()}")
-    size = sum(path.stat().st_size for path in REFERENCE.rglob("*.parquet"))
+    size = sum(path.stat().st_size for path in reference.rglob("*.parquet"))
     print(f"{len(kept)} tables, {size / 1e6:.1f} MB, {len(after)} verdicts the same")
 
 
 if __name__ == "__main__":
-    main()
+    main(*(Path(given or usual) for given, usual in zip_longest(sys.argv[1:], (RESULTS, REFERENCE))))
