@@ -53,6 +53,21 @@ def asked(*command: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout.split("\n")
 
 
+def queue_again_once_it_trains(log: Path) -> str:
+    """Do to the running job what a preemption does: stop it and queue it again; returns its number."""
+    end = time.monotonic() + 120
+    while not (log.exists() and "step " in log.read_text()):
+        assert time.monotonic() < end, "no job trains"
+        time.sleep(0.5)
+    (job,) = (line.strip() for line in asked("squeue", "-h", "-t", "running", "-o", "%i") if line)
+    subprocess.run(["scontrol", "requeue", job], check=True)
+    while not any("PENDING" in line for line in asked("squeue", "-h", "-j", job, "-o", "%T")):
+        assert time.monotonic() < end, "the job is not queued again"
+        time.sleep(0.5)
+    subprocess.run(["scontrol", "update", f"jobid={job}", "starttime=now"], check=True)
+    return job
+
+
 @pytest.fixture
 def node(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
     reason = slurm_node.missing(request.param)
@@ -89,7 +104,7 @@ def test_the_pipeline_is_submitted_cancelled_and_submitted_again(tmp_path: Path)
 
 @pytest.mark.parametrize("node", [True], indirect=True, ids=["with accounting"])
 @pytest.mark.usefixtures("node")
-def test_a_job_over_its_memory_gets_more_and_one_over_its_time_goes_on(tmp_path: Path) -> None:
+def test_a_job_over_its_memory_gets_more_and_one_over_its_time_or_queued_again_goes_on(tmp_path: Path) -> None:
     checkout = Checkout(tmp_path / "checkout")
     (checkout.root / "long.yaml").write_text(yaml.safe_dump(LONG))
     settings = overlaid_settings("smoke.yaml")
@@ -99,7 +114,9 @@ def test_a_job_over_its_memory_gets_more_and_one_over_its_time_goes_on(tmp_path:
     limits = ("train_cell:mem_mb=attempt*450", "train_cell:runtime=1")
     files = ("--configfile", "config/smoke.yaml", "long.yaml")
     with started(checkout, "--set-resources", *limits, *files, "--retries", "6", "--", str(target)) as process:
+        queued_again = queue_again_once_it_trains(checkout.root / f"results/logs/training/{name}_seeds-0-0.log")
         output_of(process)
+    assert "Restarts=1" in "".join(asked("scontrol", "show", "job", queued_again))
     states = [line.split("|") for line in asked("sacct", "-n", "-P", "-o", "jobid,state,reqmem") if line]
     jobs = [(state, memory) for number, state, memory in states if "." not in number]
     assert [memory for _, memory in jobs] == [f"{450 * attempt}M" for attempt in range(1, len(jobs) + 1)]
