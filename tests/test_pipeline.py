@@ -12,15 +12,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from settings import ROOT, overlaid_settings
+import verify
+from settings import overlaid_settings
 
 from attnid import figures, paths, tables
 from attnid.cli import main
 from attnid.config import cells, parse
 
 pytestmark = pytest.mark.slow
-
-PARTS = ("Snakefile", "workflow", "config", "config.yaml", "src", "profiles", "environment.yml", "requirements.lock")
 
 
 class Checkout:
@@ -29,9 +28,7 @@ class Checkout:
     def __init__(self, root: Path) -> None:
         self.root = root
         root.mkdir(exist_ok=True)
-        for part in PARTS:
-            copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
-            copy(ROOT / part, root / part)
+        verify.copy_workflow(root)
 
     def snakemake(self, *arguments: str, status: int = 0) -> str:
         """Run snakemake with the smoke configuration; returns what it printed."""

@@ -12,7 +12,7 @@ def test_imports_are_followed_through_modules_and_packages(tmp_path: Path) -> No
     script.write_text("import numpy\nfrom attnid import layer\nfrom attnid.counting import count\n")
     assert names(script) == {"__init__.py", "layer.py", "counting.py"}
     script.write_text("def late():\n    import attnid.symmetry\n")
-    assert names(script) == {"__init__.py", "symmetry.py", "measures.py", "attention.py", "arithmetic.py", "layer.py"}
+    assert names(script) == {"__init__.py", "symmetry.py", "gram.py", "attention.py", "arithmetic.py", "layer.py"}
 
 
 def test_modules_loaded_by_name_are_named(tmp_path: Path) -> None:

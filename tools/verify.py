@@ -87,11 +87,16 @@ def _difference(
     return Difference(table, cell, column, size, size > TOLERANCE or (column in SECOND_ORDER and another_size))
 
 
-def run_smoke(place: Path) -> Path:
-    """The results of a new run of the smoke pipeline in a directory of its own."""
+def copy_workflow(place: Path) -> None:
+    """Copy what a run needs to a directory."""
     for part in PARTS:
         copy = shutil.copytree if (ROOT / part).is_dir() else shutil.copy
         copy(ROOT / part, place / part)
+
+
+def run_smoke(place: Path) -> Path:
+    """The results of a new run of the smoke pipeline in a directory of its own."""
+    copy_workflow(place)
     command = [sys.executable, "-m", "snakemake", "--cores", "all", "analysis", "metrics"]
     subprocess.run([*command, "--configfile", "config/smoke.yaml"], cwd=place, check=True)
     return place / "results"

@@ -32,10 +32,12 @@ def read(path: Path) -> dict[str, Any]:
         if path.stat().st_size > LARGEST_FILE:
             raise UserError(f"{path}: {path.stat().st_size} bytes; expected a YAML configuration")
         text = path.read_bytes().decode("utf-8")
-        tree = yaml.compose(text, Loader=yaml.SafeLoader)
-        if tree is not None:
-            _require_plain(tree, path)
-        found = yaml.safe_load(text)
+        loader = yaml.SafeLoader(text)
+        tree = loader.get_single_node()
+        if tree is None:
+            raise UserError(f"{path}: holds no keys; expected a YAML configuration")
+        _require_plain(tree, path)
+        found = loader.construct_document(tree)
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}); expected a YAML configuration") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:

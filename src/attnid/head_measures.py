@@ -10,8 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from attnid.gram import eigenvalues, rounding, smallest_over_largest
 from attnid.layer import LayerSpec
-from attnid.measures import Gauge, Pair, augment, drift, eigenvalues, imbalance_rate, rounding, smallest_over_largest
+from attnid.measures import Gauge, Pair, augment, drift, imbalance_rate
 from attnid.symmetry import apart, side_by_side
 from attnid.training_tables import NOT_FINITE, RANK_DEFICIENT, REGULAR
 
@@ -84,7 +85,7 @@ def weight_measures(spec: LayerSpec, parameters: Arrays) -> Arrays:
     """beta, tau, mu and what belongs to them, of weights as they are."""
     weights = pairs(spec, parameters)
     imbalance, augmented = (weights[name].imbalance(spec.rotary_dim) for name in ("qk", "qk_augmented"))
-    queries, keys = eigenvalues(weights["qk"])
+    queries, keys = (eigenvalues(W) for W in weights["qk"])
     return {
         "beta": torch.linalg.matrix_norm(imbalance),
         "beta_augmented": torch.linalg.matrix_norm(augmented),

@@ -15,6 +15,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
+from attnid.gram import eigh, gram
 from attnid.layer import LayerSpec
 
 
@@ -42,11 +43,6 @@ class Pair(NamedTuple):
     def imbalance(self, rotary_dim: int = 0) -> Tensor:
         """What gradient flow conserves, shape P + (D, D): the `commuting` part of the Gram matrices' difference."""
         return commuting(gram(self.first) - gram(self.second), rotary_dim)
-
-
-def gram(W: Tensor) -> Tensor:
-    """W W^T."""
-    return W @ W.mT
 
 
 def augment(W: Tensor, bias: Tensor) -> Tensor:
@@ -113,15 +109,15 @@ class _Block:
 
     @cached_property
     def _first(self) -> tuple[Tensor, Tensor]:
-        return _eigh(gram(self.pair.first))
+        return eigh(gram(self.pair.first))
 
     @cached_property
     def _second(self) -> tuple[Tensor, Tensor]:
-        return _eigh(gram(self.pair.second))
+        return eigh(gram(self.pair.second))
 
     @cached_property
     def _sum(self) -> tuple[Tensor, Tensor]:
-        return _eigh(gram(self.pair.first) + gram(self.pair.second))
+        return eigh(gram(self.pair.first) + gram(self.pair.second))
 
     def _right_side(self, change: Pair) -> Tensor:
         return change.first @ self.pair.first.mT - self.pair.second @ change.second.mT
@@ -266,35 +262,6 @@ def _symmetric(matrix: Tensor) -> Tensor:
 def _divide(numerator: Tensor, scale: Tensor) -> Tensor:
     """numerator / scale, and zero where the scale is zero: what lies along a direction that has no length."""
     return torch.where(scale == 0, torch.zeros_like(numerator), numerator / scale)
-
-
-def _eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
-    finite = matrix.isfinite().all(-1).all(-1)
-    values, vectors = torch.linalg.eigh(matrix.where(finite[..., None, None], torch.zeros_like(matrix)))
-    return values.clamp(min=0).where(finite[..., None], torch.nan), vectors
-
-
-def eigenvalues(pair: Pair) -> tuple[Tensor, Tensor]:
-    """Eigenvalues of both Gram matrices in ascending order, shape P + (D,); NaN where a value is not finite."""
-    first, second = (_eigh(gram(W.double()))[0] for W in pair)
-    return first, second
-
-
-def smallest_over_largest(values: Tensor) -> Tensor:
-    """lambda_min / lambda_max of `eigenvalues`, shape P; 0 where all are, NaN where they are not finite."""
-    largest = values[..., -1]
-    return values[..., 0] / largest.where(largest != 0, 1)
-
-
-def full_rank(pair: Pair) -> Tensor:
-    """Whether both factors are finite and of full rank as far as float64 Gram matrices can tell, shape P."""
-    first, second = (smallest_over_largest(values) > rounding(values.shape[-1]) for values in eigenvalues(pair))
-    return first & second
-
-
-def rounding(width: int) -> float:
-    """Relative size of an eigenvalue of a Gram matrix of this width that rounding alone can make."""
-    return width * torch.finfo(torch.float64).eps
 
 
 def _complex_rows(W: Tensor) -> Tensor:

@@ -1,6 +1,5 @@
 """Results of two machines as one: blocks of seeds side by side, and the dataset over all of them."""
 
-import json
 import os
 import shutil
 import tempfile
@@ -14,7 +13,7 @@ from attnid import metrics, tables
 from attnid.cell import Cell
 from attnid.config import VARIED
 from attnid.errors import UserError
-from attnid.run_record import RunRecord, read_json, read_record, read_records
+from attnid.run_record import RunRecord, read_json, read_record, read_records, write_records
 
 OF_ONE_CASE = {*VARIED, "lr_floor", "case"}
 """Settings in which cells of one case may differ within one configuration."""
@@ -87,9 +86,9 @@ def _merge(first: Path, second: Path, merged: Path) -> list[str]:
         shutil.rmtree(partial, ignore_errors=True)
     runs, cells = sum(len(block.seeds) for block in kept), len({block.record.cell for block in kept})
     repeated = sum(len(block.seeds) for block in blocks) - runs
+    twice = f"; {repeated} runs were there twice, and the same" if repeated else ""
     return [
-        f"{runs} runs of {cells} cells are in {merged}"
-        + (f"; {repeated} runs were there twice, and the same" * bool(repeated)),
+        f"{runs} runs of {cells} cells are in {merged}{twice}",
         f"figures and claims from them: snakemake --cores 1 figures claims --config tables={merged}",
     ]
 
@@ -197,6 +196,5 @@ def _write(blocks: list[Block], groups: pd.DataFrame, results: Path, directory: 
     (directory / "analysis").mkdir()
     for table in tables.ANALYSIS:
         shutil.copy(results / "analysis" / f"{table.name}.parquet", directory / "analysis")
-    records = json.dumps([block.record.model_dump(mode="json") for block in blocks], indent=1)
-    (directory / "metrics" / "runs.json").write_text(records + "\n", encoding="utf-8")
+    write_records((block.record for block in blocks), directory / "metrics" / "runs.json")
     shutil.copy(results / "metrics" / "config.json", directory / "metrics" / "config.json")

@@ -1,6 +1,7 @@
 """What a training job was made with, as it stands in run.json, and in runs.json for all jobs of a dataset."""
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -41,6 +42,12 @@ def read_records(path: Path) -> list[RunRecord]:
     if not isinstance(found, list) or not found:
         raise UserError(f"{path}: holds no list of training jobs; expected what a run wrote there")
     return [_validated(entry, path) for entry in found]
+
+
+def write_records(records: Iterable[RunRecord], path: Path) -> None:
+    """Write the records of all jobs of a dataset."""
+    entries = [record.model_dump(mode="json") for record in records]
+    path.write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> Any:

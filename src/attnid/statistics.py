@@ -120,9 +120,14 @@ def defined(heads: pd.DataFrame, measure: str) -> pd.DataFrame:
 
     That is a share, or a ratio, of a step or gradient of length zero. Rows of tables without a state stay.
     """
+    return heads[~undefined(heads, measure)]
+
+
+def undefined(heads: pd.DataFrame, measure: str) -> pd.Series:
+    """Where a measure has no value although the weights are finite; nowhere in tables without a state."""
     if "state" not in heads:
-        return heads
-    return heads[heads[measure].notna() | (heads["state"] == NOT_FINITE)]
+        return pd.Series(False, index=heads.index)
+    return heads[measure].isna() & (heads["state"] != NOT_FINITE)
 
 
 def steps_of_length_zero(heads: pd.DataFrame) -> str:

@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
-from attnid.statistics import SAME_LOSS, defined, rank_deficient, steps_of_length_zero
-from attnid.tables import NOT_FINITE, PHASE_STEP
+from attnid.statistics import SAME_LOSS, defined, rank_deficient, steps_of_length_zero, undefined
+from attnid.tables import PHASE_STEP
 
 SINGLE, DOUBLE = 3.4, 7.0
 """Widths of one and of two columns of print, in inches."""
@@ -263,14 +263,11 @@ def astray(frame: pd.DataFrame, measures: Sequence[str], names: Mapping[str, str
     sentences = []
     for cell, name in names.items():
         rows = frame[frame["cell"] == cell]
-        bad = ~np.isfinite(rows[list(measures)].to_numpy(float))
-        if "state" in rows:
-            regular = (rows["state"] != NOT_FINITE).to_numpy()[:, None]
-            bad &= ~(regular & rows[list(measures)].isna().to_numpy())
-        if bad.any():
-            where, of = rows[bad.any(axis=1)], rows["seed"].nunique()
+        lost = pd.DataFrame({measure: ~np.isfinite(rows[measure]) & ~undefined(rows, measure) for measure in measures})
+        if lost.any(axis=None):
+            where, of = rows[lost.any(axis=1)], rows["seed"].nunique()
             runs, first = where["seed"].nunique(), where["step"].min()
-            which = ", ".join(measure for measure, lost in zip(measures, bad.any(axis=0), strict=True) if lost)
+            which = ", ".join(lost.columns[lost.any()])
             sentences.append(f"{name}: not finite in {runs} of {of} runs, first at step {first}: {which}.")
         if "state" in rows and (deficient := rank_deficient(rows)):
             sentences.append(f"{name}: {deficient}.")

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from attnid.attention import Parameters
+from attnid.gram import full_rank
 from attnid.layer import LayerSpec
-from attnid.measures import Pair, full_rank
 
 
 def transform_query_key(spec: LayerSpec, parameters: Parameters, S: Tensor) -> dict[str, Tensor]:
@@ -101,7 +101,7 @@ def balance_pair(W_Q: Tensor, W_K: Tensor) -> Balanced:
     narrower = min(W_Q.shape[-1], W_K.shape[-1])
     if W_Q.shape[-2] > narrower:
         raise ValueError(f"a head of width {W_Q.shape[-2]} above the model's width {narrower} is of deficient rank")
-    possible = full_rank(Pair(W_Q, W_K))
+    possible = full_rank(W_Q) & full_rank(W_K)
     each = possible[..., None, None]
     balanced_q, balanced_k, S = _balance_full_rank(*(W.where(each, torch.eye(*W.shape[-2:]).to(W)) for W in (W_Q, W_K)))
     balance = Balance(S.where(each, torch.eye(S.shape[-1]).to(S)), possible)

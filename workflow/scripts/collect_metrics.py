@@ -4,7 +4,7 @@ from pathlib import Path
 from attnid import metrics, tables
 from attnid.cell import Cell
 from attnid.job import job
-from attnid.run_record import read_record
+from attnid.run_record import read_record, write_records
 
 with job(snakemake.log[0]):
     groups = {
@@ -17,6 +17,6 @@ with job(snakemake.log[0]):
     )
     for name, frame in frames.items():
         tables.write(tables.BY_NAME[name], frame, Path(snakemake.output[name]))
-    runs = [read_record(Path(path)).model_dump(mode="json") for path in snakemake.input.runs]
-    Path(snakemake.output.made_with_runs).write_text(json.dumps(runs, indent=1) + "\n")
+    runs = [read_record(Path(path)) for path in snakemake.input.runs]
+    write_records(runs, Path(snakemake.output.made_with_runs))
     Path(snakemake.output.made_with_config).write_text(json.dumps(snakemake.params.config, indent=1) + "\n")
