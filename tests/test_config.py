@@ -250,10 +250,35 @@ def test_a_cell_id_is_fit_for_a_path_at_any_learning_rate() -> None:
 
 def test_a_huge_width_is_checked_at_once() -> None:
     with pytest.raises(UserError, match=r"analysis\.head_counts must divide"):
-        parse(changed("analysis/d_model", 10_000_000_019))
+        parse(changed("analysis/d_model", 999_999_937))
 
 
 @pytest.mark.parametrize("name", ["a" * 300, "nul\0", "results/corpus/own.txt"])
 def test_a_corpus_that_cannot_be_a_file_of_ones_own_is_one_sentence(name: str) -> None:
     with pytest.raises(UserError, match="corpus must be king-james, tiny-shakespeare or the path"):
         parse(changed("corpus", name))
+
+
+def test_two_cells_of_one_name_are_refused() -> None:
+    group = {"cases": ["adamw-rebalanced"], "n_heads": None, "rebalance_every": [1062, 10191]}
+    settings = default_settings()
+    settings["groups"] = {"heads": group}
+    with pytest.raises(UserError, match="two cells, with rebalance_every 1062 and 10191, have the same name"):
+        parse(settings)
+    group["rebalance_every"] = [1062, 10192]
+    assert len(cells(parse(settings))) == 2
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("training/steps", 10**400),
+        ("training/seeds", 2 * 10**9),
+        ("model/d_model", 10**18),
+        ("training/steps", 16**5000),
+    ],
+    ids=["steps", "seeds", "width", "steps without end"],
+)
+def test_a_number_beyond_reach_is_one_sentence(key: str, value: int) -> None:
+    with pytest.raises(UserError, match=r"input should be less than or equal to|thousands of digits"):
+        parse(changed(key, value))

@@ -56,7 +56,7 @@ def test_a_download_out_of_reach_says_what_to_do(tmp_path: Path, monkeypatch: py
     [
         (b"", "0 different characters"),
         (b"aaaaaaaa" * 1000, "1 different characters"),
-        (b"ab" * 100, "a context of 64 needs at least 651"),
+        (b"ab" * 100, "a context of 64 needs at least 641"),
         (b"ab\xff" * 1000, r"not UTF-8 \(byte 2\)"),
         (None, "cannot be read"),
     ],
@@ -92,3 +92,25 @@ def test_a_file_of_ones_own_is_known_by_what_it_holds(tmp_path: Path) -> None:
 @pytest.mark.skipif(not SHAKESPEARE.exists(), reason="no copy of tiny Shakespeare at hand")
 def test_a_copy_of_tiny_shakespeare_is_tiny_shakespeare() -> None:
     assert corpus.label(str(SHAKESPEARE)) == corpus.TINY_SHAKESPEARE
+
+
+def test_the_shortest_text_that_is_long_enough_is_the_one_named(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"ab" * 320 + b"\r\n")
+    assert len(corpus.load(path, 64).validation) > 64
+    path.write_bytes(b"ab" * 320)
+    with pytest.raises(UserError, match="640 characters; a context of 64 needs at least 641"):
+        corpus.load(path, 64)
+
+
+def test_a_byte_order_mark_is_no_character(tmp_path: Path) -> None:
+    path = tmp_path / "text.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + b"ab" * 400)
+    assert corpus.load(path, 64).characters == "ab"
+
+
+def test_named_texts_are_known_to_be_long_enough_without_reading_them() -> None:
+    assert len(corpus._king_james()) == corpus.CHARACTERS[corpus.KING_JAMES]
+    with pytest.raises(UserError, match="corpus king-james: 4138978 characters; a context of 600000 needs at least"):
+        corpus.check(corpus.KING_JAMES, 600_000)
+    corpus.check(corpus.TINY_SHAKESPEARE, 256)

@@ -265,6 +265,15 @@ def test_rho_heads_draws_one_seed_without_an_interval(frames: dict[str, pd.DataF
     assert all(segment[0, 1] == segment[1, 1] for segment in bars.get_segments())
 
 
+def test_tau_layers_names_the_first_step_that_was_lost(frames: dict[str, pd.DataFrame]) -> None:
+    heads = frames["heads"].copy()
+    adamw = style.cells_of(frames, "cases").set_index("case").cell["adamw"]
+    middle = heads.step[heads.cell == adamw].median()
+    heads.loc[(heads.cell == adamw) & (heads.step >= middle), "tau"] = np.inf
+    first = heads.step[(heads.cell == adamw) & (heads.step >= middle)].min()
+    assert f"first at step {first}: tau" in texts(draw("tau_layers", frames | {"heads": heads}))
+
+
 def test_tau_layers_has_a_point_for_every_head_of_every_run(frames: dict[str, pd.DataFrame]) -> None:
     (ax,) = draw("tau_layers", frames).axes
     points = sum(len(strip.get_offsets()) for strip in ax.collections)
@@ -354,6 +363,19 @@ def test_weights_without_full_rank_and_steps_of_length_zero_are_named(
     assert "weights without full rank in 1 of 3 runs, first at step 30: layer 0 head 0" in said
     assert "steps of heads have length zero and no rho" in said
     assert "not finite" not in said
+
+
+def test_a_run_that_diverged_takes_no_other_along(frames: dict[str, pd.DataFrame]) -> None:
+    tables = tables_of("paper_figure_2", frames)
+    adamw = style.cells_of(tables, "cases").set_index("case").cell["adamw"]
+    steps = tables["steps"].copy()
+    steps.loc[(steps.cell == adamw) & (steps.step > 20), "train_loss"] = np.nan
+    heads = tables["heads"].copy()
+    heads.loc[heads.cell == adamw, "tau"] *= 1e60
+    figure = figures.load("paper_figure_2").draw(tables | {"steps": steps, "heads": heads})
+    limits = [ax.get_ylim()[1] for ax in figure.axes[3:20:5]]
+    assert sorted(limits)[:3] == [min(limits)] * 3
+    assert max(limits) > 1e50 > min(limits)
 
 
 def test_values_that_are_not_finite_are_named_once_a_cell() -> None:

@@ -41,3 +41,13 @@ def test_handlers_do_not_pile_up(tmp_path: Path) -> None:
         with job(str(tmp_path / "job.log")):
             pass
     assert not logging.getLogger("attnid").handlers
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory")])
+def test_too_little_memory_is_one_sentence(
+    error: Exception, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"), job(str(tmp_path / "log")):
+        raise error
+    assert "not enough memory" in capsys.readouterr().err
+    assert "Traceback" not in (tmp_path / "log").read_text()

@@ -217,7 +217,7 @@ def test_tables_of_other_runs_than_the_record_names_are_refused(
     for changed, found in (
         (frame.assign(seed=0), "holds seed 0 of"),
         (frame.assign(cell="x"), "holds seed 1 of x"),
-        (frame.head(0), "holds no run"),
+        (frame.head(0), "lacks seed 1 of"),
     ):
         tables.write(table, changed, path)
         assert found in merged(capsys, first, second, tmp_path / "c", status=2)

@@ -1,5 +1,6 @@
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -38,6 +39,46 @@ def test_writing_refuses_other_columns_and_leaves_nothing(tmp_path: Path) -> Non
 def test_a_missing_value_is_refused_where_none_may_be(tmp_path: Path) -> None:
     with pytest.raises((pa.ArrowException, ValueError)):
         tables.write(tables.GROUPS, GROUPS.assign(cell=["x", None]), tmp_path / "t.parquet")
+
+
+def test_no_altered_byte_changes_a_value_in_silence(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    frame = pd.DataFrame({name: draws.normal(size=300) for name in tables.SUMMARY.names})
+    for column in tables.SUMMARY.columns:
+        if column.type == tables.TEXT:
+            frame[column.name] = "word"
+        elif column.type == tables.INT:
+            frame[column.name] = draws.integers(0, 9, size=300)
+    path = tmp_path / "summary.parquet"
+    tables.write(tables.SUMMARY, frame, path)
+    whole, refused = path.read_bytes(), 0
+    for place in draws.integers(0, len(whole), size=200):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        try:
+            pd.testing.assert_frame_equal(tables.read(tables.SUMMARY, path), frame)
+        except UserError:
+            refused += 1
+    assert refused > 100
+
+
+def test_a_place_that_takes_no_table_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"groups\.parquet: cannot be written"):
+        tables.write(tables.GROUPS, GROUPS, tmp_path / "file" / "groups.parquet")
+
+
+def test_a_row_twice_or_without_a_value_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "groups.parquet"
+    for frame, complaint in (
+        (pd.concat([GROUPS, GROUPS.tail(1)]), "the row of group b stands there twice"),
+        (GROUPS.assign(cell=["x", None]), "column cell lacks a value"),
+    ):
+        schema = pa.schema(
+            [field.with_nullable(True) for field in tables.GROUPS.schema], metadata=tables.GROUPS.schema.metadata
+        )
+        pq.write_table(pa.Table.from_pandas(frame, schema=schema, preserve_index=False), path)
+        with pytest.raises(UserError, match=complaint):
+            tables.read(tables.GROUPS, path)
 
 
 def altered(path: Path, change: str) -> None:

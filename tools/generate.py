@@ -28,6 +28,8 @@ RESULTS = """<!-- Written by tools/generate.py from attnid.tables. -->
 | `analysis/*.parquet` | counts, ranks and invariances of layers |
 | `training/<cell>/seeds-<first>-<last>/` | one training job: its tables, and what made them in `run.json` |
 | `metrics/*.parquet` | all cells as one dataset, and its summary over seeds |
+| `checkpoints/` | the last two of every training job, to go on from; of no use without more steps to train |
+| `tensorboard/` | logs for TensorBoard, where asked for |
 | `corpus/` | the text that is trained on |
 | `logs/` | a log a job |
 

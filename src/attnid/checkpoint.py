@@ -84,7 +84,9 @@ class Checkpoints:
         try:
             self._write_where_there_is_room(checkpoint, path)
         except (OSError, SafetensorError) as error:
-            self.warn(f"checkpoint {path} cannot be written ({_first_line(error)}); the one before it is the last")
+            self.warn(
+                f"checkpoint {path} cannot be written ({_first_line(error)}); the one before it, if any, is the last"
+            )
             return False
         self._refused = [file for file in self._refused if file != path]
         self._remove_outdated(1 if last else KEPT)
@@ -179,7 +181,10 @@ def _as_bytes(frame: pd.DataFrame) -> Tensor:
 
 
 def _as_frame(data: Tensor) -> pd.DataFrame:
-    frame: pd.DataFrame = pq.read_table(io.BytesIO(data.numpy().tobytes())).to_pandas()
+    try:
+        frame: pd.DataFrame = pq.read_table(io.BytesIO(data.numpy().tobytes())).to_pandas()
+    except pa.ArrowException as error:
+        raise DamagedError(f"its rows cannot be read ({_first_line(error)})") from None
     return frame
 
 

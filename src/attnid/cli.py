@@ -3,8 +3,10 @@
 import argparse
 import contextlib
 import difflib
+import io
 import json
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,8 +19,10 @@ from attnid.architectures import Architecture, architectures
 from attnid.attention_layers import AttentionLayers
 from attnid.counting import NoClosedFormError, count
 from attnid.errors import UserError, validation_sentence
+from attnid.files import read_small
 from attnid.layer import LayerSpec, layer_name, numel
 
+LONGEST_SENTENCE = 2_000
 LARGEST_RANK = 20_000
 """Parameters of a layer whose Jacobian still fits in memory."""
 
@@ -31,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UnicodeEncodeError:
         return _complain(f"{' '.join(given)!a}: not UTF-8; expected arguments and paths in UTF-8")
     chosen = _parser().parse_args(given)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         return _run(chosen)
     except UserError as error:
@@ -56,8 +62,14 @@ def _run(chosen: argparse.Namespace) -> int:
 
 def _complain(sentence: str) -> int:
     with contextlib.suppress(OSError):
-        print(f"attnid: {' '.join(sentence.split())}", file=sys.stderr, flush=True)
+        print(f"attnid: {_cut(' '.join(sentence.split()))}", file=sys.stderr, flush=True)
     return 2
+
+
+def _cut(sentence: str) -> str:
+    """A sentence without the middle of what is very long in it."""
+    half = LONGEST_SENTENCE // 2
+    return sentence if len(sentence) <= LONGEST_SENTENCE else f"{sentence[:half]} ... {sentence[-half:]}"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -254,9 +266,8 @@ def _each_key_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _file(path: Path) -> LayerSpec | Sequence[AttentionLayers]:
     try:
-        fields = json.loads(path.read_text(encoding="utf-8-sig"), object_pairs_hook=_each_key_once)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); expected a JSON layer") from None
+        text = read_small(path, "a JSON layer").decode("utf-8-sig")
+        fields = json.loads(text, object_pairs_hook=_each_key_once)
     except (ValueError, RecursionError) as error:
         raise UserError(f"{path}: not a JSON object of distinct keys ({error})") from None
     if isinstance(fields, dict) and "model_type" in fields:
@@ -272,6 +283,7 @@ def _file(path: Path) -> LayerSpec | Sequence[AttentionLayers]:
 def _merge(arguments: argparse.Namespace) -> list[str]:
     from attnid.merge import merge
 
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what is half made is removed
     return merge(arguments.first, arguments.second, arguments.merged)
 
 
@@ -280,7 +292,9 @@ def _check(arguments: argparse.Namespace) -> list[str]:
 
     settings = config.parse(config_files.load(arguments.files))
     corpus.check(settings.corpus, settings.model.context)
-    return [f"{', '.join(map(str, arguments.files))}: {len(config.cells(settings))} training cells"]
+    unused = sorted(set(settings.cases) - {case for group in settings.groups.values() for case in group.cases})
+    hint = f"; in no group, and not trained: {', '.join(unused)}" if unused else ""
+    return [f"{', '.join(map(str, arguments.files))}: {len(config.cells(settings))} training cells{hint}"]
 
 
 def _plan(arguments: argparse.Namespace) -> list[str]:

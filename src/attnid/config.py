@@ -37,7 +37,8 @@ def _within_float32(value: float) -> float:
 
 
 Int = Annotated[int, BeforeValidator(_no_truth_value)]
-PositiveInt = Annotated[Int, Field(ge=1)]
+PositiveInt = Annotated[Int, Field(ge=1, le=10**9)]
+FewInt = Annotated[Int, Field(ge=1, le=10**5)]
 Float = Annotated[float, BeforeValidator(_no_truth_value)]
 Probability = Annotated[Float, Field(ge=0, lt=1)]
 Positive = Annotated[Float, Field(gt=0, allow_inf_nan=False), AfterValidator(_within_float32)]
@@ -58,10 +59,10 @@ class Section(BaseModel):
 class Model(Section):
     """The GPT that is trained: nanoGPT's, with all biases."""
 
-    n_layers: PositiveInt = Field(description="transformer blocks")
+    n_layers: FewInt = Field(description="transformer blocks")
     d_model: PositiveInt = Field(description="width of the model (E)")
     n_heads: PositiveInt = Field(description="attention heads of the base model (H); must divide d_model")
-    context: Annotated[Int, Field(ge=2)] = Field(
+    context: Annotated[Int, Field(ge=2, le=10**9)] = Field(
         description="tokens in a training sequence; one token alone has nothing to attend to"
     )
     dropout: Probability = Field(description="dropout probability")
@@ -75,13 +76,13 @@ class Training(Section):
     """How every cell is trained and measured."""
 
     steps: PositiveInt = Field(description="optimiser steps")
-    warmup_steps: Annotated[Int, Field(ge=0)] = Field(
+    warmup_steps: Annotated[Int, Field(ge=0, le=10**9)] = Field(
         description="steps over which the learning rate rises linearly; the cosine decay follows"
     )
     lr_floor_fraction: Annotated[Float, Field(ge=0, le=1)] = Field(
         description="learning rate at the end of the cosine, as a fraction of its peak, where a case sets no lr_floor"
     )
-    batch_size: PositiveInt = Field(description="sequences in a batch")
+    batch_size: FewInt = Field(description="sequences in a batch")
     decay_steps: PositiveInt | None = Field(
         default=None,
         description="step at which the cosine ends; without it, the last one. A run with more steps and the same "
@@ -94,12 +95,12 @@ class Training(Section):
     rebalance_every: PositiveInt = Field(description="steps between rebalancings, for the cases that rebalance")
     measure_every: PositiveInt = Field(description="steps between measurements; the first step is always measured")
     evaluate_every: PositiveInt = Field(description="steps between validations; a multiple of measure_every")
-    eval_batches: PositiveInt = Field(description="fixed validation batches behind every validation loss")
+    eval_batches: FewInt = Field(description="fixed validation batches behind every validation loss")
     precision: Precision = Field(
         description="floating-point format; bfloat16 is that of the forward and backward pass, with float32 weights"
     )
     compile: bool = Field(default=False, description="compile the forward and backward pass (torch.compile)")
-    seeds: PositiveInt = Field(description="runs of every cell, one a seed")
+    seeds: FewInt = Field(description="runs of every cell, one a seed")
     first_seed: Annotated[Int, Field(ge=0, lt=2**31)] = Field(
         default=0, description="first seed; another machine may train others, for `attnid merge`"
     )
@@ -176,7 +177,7 @@ class Analysis(Section):
     d_model: PositiveInt = Field(description="width of the layers that are compared over head counts")
     head_counts: Annotated[list[PositiveInt], Field(min_length=1)] = Field(description="must divide analysis.d_model")
     head_widths: Annotated[list[PositiveInt], Field(min_length=1)] = Field(description="widths of free heads")
-    invariance_draws: PositiveInt = Field(description="random draws of every transformation")
+    invariance_draws: FewInt = Field(description="random draws of every transformation")
 
 
 class Config(Section):
@@ -194,6 +195,11 @@ class Config(Section):
     cases: Annotated[dict[Name, Case], Field(min_length=1)]
     groups: Annotated[dict[Name, Group], Field(min_length=1)]
     analysis: Analysis
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What decides a run's numbers, as JSON holds it."""
+        return self.model_dump(mode="json", exclude={"device", "tensorboard", "tables"})
 
     @field_validator("groups", mode="before")
     @classmethod
@@ -275,9 +281,11 @@ VARIED = ("lr", "n_heads", "n_kv_heads", "rope", "precision", "rebalance_every")
 def parse(settings: Mapping[str, Any]) -> Config:
     """Check a configuration. Raises UserError naming the first key that is wrong, its value and what is allowed."""
     try:
-        return Config.model_validate(settings)
+        config = Config.model_validate(settings)
     except ValidationError as error:
         raise UserError(validation_sentence(error, "configuration", Config)) from None
+    _require_distinct_names(config)
+    return config
 
 
 def grouped_cells(config: Config) -> dict[str, list[Cell]]:
@@ -291,6 +299,19 @@ def grouped_cells(config: Config) -> dict[str, list[Cell]]:
 def cells(config: Config) -> dict[str, Cell]:
     """All cells by id, each once however many groups hold it."""
     return {cell.id: cell for group in grouped_cells(config).values() for cell in group}
+
+
+def _require_distinct_names(config: Config) -> None:
+    """Refuse two cells whose names are the same by chance: one would stand for both."""
+    named: dict[str, Cell] = {}
+    for cell in (cell for group in config.groups.values() for cell in _group_cells(config, group)):
+        known = named.setdefault(cell.id, cell)
+        for key, value in cell:
+            if value != getattr(known, key):
+                raise UserError(
+                    f"configuration: two cells, with {key} {getattr(known, key)} and {value}, have the same name "
+                    f"{cell.id}, whose last six digits agree by chance; expected a slightly different value of one"
+                )
 
 
 def seed_blocks(seeds: range, per_job: int, trained: Iterable[tuple[int, int]] = ()) -> list[tuple[int, int]]:

@@ -7,8 +7,8 @@ from typing import Any
 import yaml
 
 from attnid.errors import UserError
+from attnid.files import read_small
 
-LARGEST_FILE = 1_000_000
 MOST_VALUES = 10_000
 """Values of a file once its aliases are written out."""
 TEMPLATE = "__use_yte__"
@@ -29,17 +29,13 @@ def load(paths: Iterable[Path]) -> dict[str, Any]:
 def read(path: Path) -> dict[str, Any]:
     """One configuration file. Raises UserError as `load` does."""
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            raise UserError(f"{path}: {path.stat().st_size} bytes; expected a YAML configuration")
-        text = path.read_bytes().decode("utf-8")
+        text = read_small(path, "a YAML configuration").decode("utf-8")
         loader = yaml.SafeLoader(text)
         tree = loader.get_single_node()
         if tree is None:
             raise UserError(f"{path}: holds no keys; expected a YAML configuration")
         _require_plain(tree, path)
         found = loader.construct_document(tree)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be read ({error.strerror}); expected a YAML configuration") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise UserError(f"{path}: not YAML ({' '.join(str(error).split())})") from None
     if not isinstance(found, dict):

@@ -16,7 +16,8 @@ from attnid.errors import UserError
 
 KING_JAMES = "king-james"
 TINY_SHAKESPEARE = "tiny-shakespeare"
-NAMES = (KING_JAMES, TINY_SHAKESPEARE)
+CHARACTERS = {KING_JAMES: 4_138_978, TINY_SHAKESPEARE: 1_115_394}
+NAMES = tuple(CHARACTERS)
 TINY_SHAKESPEARE_URL = "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt"
 TINY_SHAKESPEARE_SHA256 = "86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed"
 VALIDATION_FRACTION = 0.1
@@ -36,7 +37,7 @@ class Corpus:
         codes = np.frombuffer(text.encode("utf-32-le"), dtype=np.uint32)
         alphabet, numbers = np.unique(codes, return_inverse=True)
         data = numbers.astype(np.int64)
-        split = int((1 - VALIDATION_FRACTION) * len(data))
+        split = _training_part(len(data))
         return cls("".join(map(chr, alphabet)), data[:split], data[split:])
 
     @property
@@ -51,16 +52,26 @@ def load(path: Path, context: int) -> Corpus:
     Raises UserError unless it is UTF-8, has two different characters, and both parts are longer than `context`.
     """
     try:
-        text = _read(path).decode("utf-8")
+        text = _read(path).decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise UserError(f"corpus {path}: not UTF-8 (byte {error.start}); expected a UTF-8 text file") from None
-    corpus = Corpus.of(text.replace("\r\n", "\n"))
+    corpus = Corpus.of(text)
     if corpus.vocabulary_size < 2:
         raise UserError(f"corpus {path}: {corpus.vocabulary_size} different characters; expected at least 2")
-    if len(corpus.validation) <= context:
-        needed = int((context + 1) / VALIDATION_FRACTION) + 1
-        raise UserError(f"corpus {path}: {len(text)} characters; a context of {context} needs at least {needed}")
+    _require_length(f"corpus {path}", len(text), context)
     return corpus
+
+
+def _require_length(where: str, characters: int, context: int) -> None:
+    if characters - _training_part(characters) <= context:
+        needed = int(context / VALIDATION_FRACTION)
+        while needed - _training_part(needed) <= context:
+            needed += 1
+        raise UserError(f"{where}: {characters} characters; a context of {context} needs at least {needed}")
+
+
+def _training_part(characters: int) -> int:
+    return int((1 - VALIDATION_FRACTION) * characters)
 
 
 def exists(name: str) -> bool:
@@ -75,8 +86,10 @@ def exists(name: str) -> bool:
 
 
 def check(name: str, context: int) -> None:
-    """Refuse a user's own file that cannot be trained on, before anything runs. Raises UserError as `load` does."""
-    if name not in NAMES:
+    """Refuse a text that cannot be trained on, before anything runs. Raises UserError as `load` does."""
+    if name in NAMES:
+        _require_length(f"corpus {name}", CHARACTERS[name], context)
+    else:
         load(Path(name), context)
 
 
@@ -109,7 +122,7 @@ def label(name: str) -> str:
     sha256 = hashlib.sha256(_read(path)).hexdigest()
     if sha256 == TINY_SHAKESPEARE_SHA256:
         return TINY_SHAKESPEARE
-    return f"{re.sub('[^A-Za-z0-9.-]', '-', path.stem)}-{sha256[:6]}"
+    return f"{re.sub('[^A-Za-z0-9.-]', '-', path.stem)[:60]}-{sha256[:6]}"
 
 
 def allowed() -> str:

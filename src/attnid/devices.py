@@ -4,7 +4,6 @@ import contextlib
 import fcntl
 import itertools
 import os
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import torch
 from attnid.cell import Device
 from attnid.errors import UserError
 
+SHARED = (Path("/dev/shm"), Path("/tmp"), Path())
 MOST_JOBS = 64
 """Jobs on one GPU, if someone asks for that many."""
 
@@ -44,9 +44,9 @@ def hold_one(names: Sequence[str], directory: Path | None = None) -> Iterator[in
 
     Args:
         names: what tells the machine's devices apart, for all processes.
-        directory: of the lock files; without it, the machine's for temporary files.
+        directory: of the lock files; without it one that all processes of a machine share, whatever their TMPDIR.
     """
-    index, lock = _first_free(names, directory or Path(tempfile.gettempdir()))
+    index, lock = _first_free(names, directory or next(place for place in SHARED if place.is_dir()))
     try:
         yield index
     finally:

@@ -26,7 +26,16 @@ def validation_sentence(error: ValidationError, where: str, model: type[BaseMode
         return f"{where}: {key} is missing"
     if first["type"] == "extra_forbidden":
         return f"{where}: {key} is not a key; allowed beside it: {', '.join(_siblings(model, first['loc']))}"
-    return f"{where}: {key or 'it'} is {first['input']!r}; {first['msg'][:1].lower()}{first['msg'][1:]}"
+    return f"{where}: {key or 'it'} is {shown(first['input'])}; {first['msg'][:1].lower()}{first['msg'][1:]}"
+
+
+def shown(value: object) -> str:
+    """A value that a user gave, in a sentence: as Python writes it, cut where that is long."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no integers of thousands of digits
+        return "a number of thousands of digits"
+    return text if len(text) <= 200 else f"{text[:200]}..."
 
 
 def _siblings(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,6 +29,12 @@ def job(log_file: str) -> Iterator[logging.Logger]:
         yield logger
     except (UserError, OSError) as error:
         logger.error(" ".join(str(error).split()))
+        sys.exit(2)
+    except (MemoryError, RuntimeError) as error:
+        if not (isinstance(error, MemoryError) or re.search("out of memory|can't allocate memory", str(error))):
+            logger.exception("failed")
+            raise
+        logger.error(f"not enough memory ({' '.join(str(error).split())[:200]}); smaller settings need less")
         sys.exit(2)
     except Exception:
         logger.exception("failed")

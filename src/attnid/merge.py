@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pandas as pd
 
-from attnid import metrics, tables
+from attnid import dataset, metrics, tables
 from attnid.cell import Cell
 from attnid.config import VARIED
 from attnid.errors import UserError
-from attnid.run_record import RunRecord, read_json, read_record, read_records, write_records
+from attnid.run_record import RunRecord, read_json, read_records, write_records
 
 OF_ONE_CASE = {*VARIED, "lr_floor", "case"}
 """Settings in which cells of one case may differ within one configuration."""
@@ -100,20 +100,7 @@ def _blocks(directory: Path) -> Iterator[Block]:
         raise UserError(f"merge: {listing} is missing; expected a directory in which `snakemake metrics` has run")
     for listed in read_records(listing):
         block = directory / "training" / listed.cell / f"seeds-{listed.seeds[0]}-{listed.seeds[-1]}"
-        record = read_record(block / "run.json")
-        if (record.cell, record.seeds) != (listed.cell, listed.seeds):
-            raise UserError(f"merge: {block / 'run.json'} is of another job; expected that of its directory")
-        for table in tables.TRAINING:
-            _require_runs_of(record, table, block / f"{table.name}.parquet")
-        yield Block(block, record)
-
-
-def _require_runs_of(record: RunRecord, table: tables.Table, path: Path) -> None:
-    frame = tables.read(table, path)
-    runs, expected = set(zip(frame["cell"], frame["seed"], strict=True)), {(record.cell, seed) for seed in record.seeds}
-    if runs != expected and not (table is tables.REBALANCES and not runs):
-        found = ", ".join(f"seed {seed} of {cell}" for cell, seed in sorted(runs)) or "no run"
-        raise UserError(f"merge: {path} holds {found}; expected the seeds of the run.json beside it, {record.seeds}")
+        yield Block(block, dataset.read_block(block))
 
 
 def _require_same_code(blocks: list[Block]) -> None:

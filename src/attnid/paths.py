@@ -1,8 +1,18 @@
 """Where a run's files lie below its results directory."""
 
+import os
 from pathlib import Path
 
+from attnid.errors import UserError
+
 RESULTS = Path("results")
+
+
+def require_writable() -> None:
+    """Raise UserError where a run could not write its results."""
+    place = RESULTS if RESULTS.exists() else RESULTS.absolute().parent
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise UserError(f"{place}: cannot be written to; expected a directory that takes the results")
 
 
 def corpus(label: str) -> Path:

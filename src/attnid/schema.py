@@ -1,5 +1,7 @@
 """Parquet tables as columns with a type, a meaning and a unit; written by rename, checked when read."""
 
+import contextlib
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,12 +36,16 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """One table: its columns in order, and a version that changes with their meaning."""
+    """One table: its columns in order, those that tell its rows apart, and a version that changes with their meaning.
+
+    Without a `key`, rows differ in any column.
+    """
 
     name: str
     description: str
     columns: tuple[Column, ...]
     version: int = 1
+    key: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
@@ -62,18 +68,21 @@ def as_arrow(table: Table, frame: pd.DataFrame) -> pa.Table:
 
 
 def write(table: Table, frame: pd.DataFrame, path: Path) -> None:
-    """Write a frame as a table, by rename, so that a reader never sees half of it.
+    """Write a frame as a table, by rename, so that a reader never sees half of it, with checksums.
 
-    Raises ValueError where the frame's columns are not the table's.
+    Raises ValueError where the frame's columns are not the table's, UserError where the file cannot be written.
     """
     arrow = as_arrow(table, frame)
-    path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.partial")
     try:
-        pq.write_table(arrow, partial)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(arrow, partial, write_page_checksum=True)
         partial.replace(path)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({os.strerror(error.errno) if error.errno else error})") from None
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 def _array(table: Table, column: Column, values: pd.Series) -> pa.Array:
@@ -89,13 +98,21 @@ def read(table: Table, path: Path) -> pd.DataFrame:
     if path.is_dir():
         raise UserError(f"{path}: a directory; expected the table {table.name}")
     try:
-        arrow = pq.read_table(path, partitioning=None)
+        arrow = pq.read_table(path, partitioning=None, page_checksum_verification=True)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; expected the table {table.name}") from None
     except (pa.ArrowException, OSError) as error:
         raise UserError(f"{path}: not a readable Parquet file ({str(error).splitlines()[0]})") from None
     _check(table, arrow.schema, path)
+    for column in table.columns:
+        if arrow[column.name].null_count and not column.nullable:
+            raise UserError(f"{path}: column {column.name} lacks a value; expected one in every row")
     result: pd.DataFrame = arrow.select(table.names).to_pandas()
+    repeated = result.duplicated(list(table.key) or None)
+    if repeated.any():
+        first = result[repeated].iloc[0]
+        row = ", ".join(f"{name} {first[name]}" for name in table.key or table.names[:1])
+        raise UserError(f"{path}: the row of {row} stands there twice; expected it once")
     return result
 
 

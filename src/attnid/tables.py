@@ -66,6 +66,7 @@ CELLS = Table(
         ),
     ),
     version=2,
+    key=("cell",),
 )
 
 GROUPS = Table(
@@ -91,6 +92,7 @@ SUMMARY = Table(
             high="upper end of the 95 % t interval of the median over seeds; missing for one seed",
         ),
     ),
+    key=("cell", "measure", "step"),
 )
 
 CLAIMS = Table(
@@ -112,6 +114,7 @@ CLAIMS = Table(
             evidence="the numbers behind the verdict, in words",
         ),
     ),
+    key=("id",),
 )
 
 METRICS = (CELLS, GROUPS, *TRAINING, SUMMARY)

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import resource
 import signal
 import sys
@@ -118,15 +119,25 @@ class _Reporter:
 
     def __init__(self, log: logging.Logger, name: str) -> None:
         self.log, self.name = log, name
-        self.begin, self.last = time.monotonic(), 0.0
+        self.begin: tuple[float, int] | None = None
+        self.last = 0.0
+        self.astray = False
 
     def __call__(self, progress: Progress) -> None:
         now = time.monotonic()
+        self.begin = self.begin or (now, progress.step)
+        if not self.astray and not math.isfinite(progress.loss):
+            self.astray = True
+            self.log.warning(
+                f"{self.name}: the training loss at step {progress.step} is not finite; the run goes on, and tables, "
+                "verdicts and figures name it"
+            )
         if progress.step < progress.steps and now - self.last < REPORT_EVERY:
             return
         self.last = now
-        left = (now - self.begin) / (progress.step - progress.begun) * (progress.steps - progress.step)
+        begin, first = self.begin
+        left = (now - begin) / max(1, progress.step - first) * (progress.steps - progress.step)
         self.log.info(
             f"{self.name}: step {progress.step} of {progress.steps}, loss {progress.loss:.3f}"
-            + (f", {left:.0f} s left" if progress.step > 1 else "")
+            + (f", {left:.0f} s left" if progress.step > first else "")
         )

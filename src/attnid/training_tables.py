@@ -3,6 +3,7 @@
 from attnid.schema import FLOAT, Column, Table, floats, ints, optional, texts
 
 _RUN = (*texts(cell="training cell"), *ints(seed="seed", step="optimiser step, from 1"))
+_RUN_KEY = tuple(column.name for column in _RUN)
 
 STEPS = Table(
     "steps",
@@ -17,12 +18,14 @@ STEPS = Table(
         ),
     ),
     version=2,
+    key=_RUN_KEY,
 )
 
 EVALUATIONS = Table(
     "evaluations",
     "one row a run and validation",
     (*_RUN, *floats(val_loss="loss on the fixed validation batches after the step, nats a character")),
+    key=_RUN_KEY,
 )
 
 PHASE_STEP, PHASE_REBALANCED = "step", "rebalanced"
@@ -78,6 +81,7 @@ HEADS = Table(
         ),
     ),
     version=3,
+    key=(*_RUN_KEY, "phase", "layer", "head"),
 )
 HEAD_MEASURES = tuple(column.name for column in HEADS.columns if column.type == FLOAT)
 
@@ -100,6 +104,7 @@ REBALANCES = Table(
         ),
     ),
     version=3,
+    key=(*_RUN_KEY, "layer"),
 )
 
 TRAINING = (STEPS, EVALUATIONS, HEADS, REBALANCES)

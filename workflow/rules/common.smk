@@ -24,8 +24,14 @@ def place(path):
     return Path(CONFIG.tables or paths.RESULTS) / path.relative_to(paths.RESULTS)
 
 
+def any_records():
+    """Whether Snakemake remembers what it made here, and so sees what has changed since."""
+    return any(Path(".snakemake/metadata").glob("*"))
+
+
 try:
     if workflow.is_main_process:
+        paths.require_writable()
         for file in workflow.configfiles:
             config_files.read(Path(file))
     CONFIG = configuration.parse(config)
@@ -39,13 +45,16 @@ try:
         GROUPS = dataset.groups(TABLES["groups"])
     else:
         corpus.check(CONFIG.corpus, CONFIG.model.context)
+        made_with = paths.made_with("config")
+        if workflow.is_main_process and made_with.exists() and not any_records():
+            dataset.require_settings(made_with, CONFIG.settings)
         GROUPS = list(CONFIG.groups)
     CORPUS = paths.corpus(corpus.label(CONFIG.corpus))
 except UserError as error:
     print(error, file=sys.stderr)
     sys.exit(2)
 
-SETTINGS = CONFIG.model_dump(mode="json", exclude={"device", "tensorboard", "tables"})
+SETTINGS = CONFIG.settings
 CELLS = configuration.cells(CONFIG)
 GPU = plan.wants_gpu(CONFIG.device)
 

@@ -18,7 +18,7 @@ CAPTION = (
     "dashed line is 1/(2H), the grey band the middle 95 % of ρ for a random step; the dotted grey line, on the right "
     "axis, is the largest update norm of a head. β = |G_Q − G_K|, τ = trace(G_Q − G_K) and μ = λ_min(G_Q) + λ_min(G_K) "
     "by layer: line and band are the median and range over heads. Where weights are rebalanced, each rebalancing is "
-    "drawn: the value before and after it. ρ and τ share their axis over the rows."
+    "drawn: the value before and after it. Loss, ρ and τ share their axis over the rows whose losses are all finite."
 )
 TABLES = ("summary", "groups", "cells", "steps", "evaluations", "heads")
 
@@ -41,9 +41,12 @@ def draw(tables: style.Tables) -> Figure:
     if cells.empty:
         return style.nothing_drawn(style.DOUBLE, ["no runs of the cell group cases"])
     figure, axes = style.panels(style.DOUBLE, 0.6 + 1.4 * len(cells), len(cells), len(TITLES), sharex=True)
+    losses = tables["steps"].groupby("cell")["train_loss"]
+    finite = losses.agg(lambda values: np.isfinite(values).all())
+    shared = [row for row, cell in zip(axes, cells["cell"], strict=True) if finite.get(cell, True)]
     for column in (0, 1, 3):
-        for ax in axes[1:, column]:
-            ax.sharey(axes[0, column])
+        for row in shared[1:]:
+            row[column].sharey(shared[0][column])
     for ax, title in zip(axes[0], TITLES, strict=True):
         ax.set_title(title)
     for row, (_, cell) in zip(axes, cells.iterrows(), strict=True):

@@ -46,7 +46,7 @@ def draw(tables: style.Tables) -> Figure:
     ax.set_xlabel("layer")
     ax.set_ylabel(r"$\tau$ / trace($G_Q + G_K$), last step")
     names = {cell["cell"]: style.case_label(cell["case"]) for _, cell in cells.iterrows()}
-    style.footnotes(figure, style.astray(rows, ["tau", "trace"], names))
+    style.footnotes(figure, style.astray(style.step_rows(tables), ["tau", "trace"], names))
     return figure
 
 
