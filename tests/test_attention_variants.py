@@ -4,9 +4,8 @@ Small transformers models with random weights run whole; hooks keep what one of 
 weights, put into the order and scale of `attnid.attention`, give the same outputs for the same inputs.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
-from math import prod
 from typing import Any
 
 import pytest
@@ -16,12 +15,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812
 from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModel
-from transformers.pytorch_utils import Conv1D
 from transformers.utils import logging
 
 from attnid.attention import attention, random_parameters
 from attnid.huggingface import FAMILIES, attention_layers
 from attnid.layer import LayerSpec, relative_bucket
+from attnid.models.layer import AttentionLayer
+from attnid.models.places import Place, layer_at, layers_by_name
 
 logging.set_verbosity_error()
 
@@ -45,50 +45,30 @@ class DoublePrecision(TorchFunctionMode):
 
 @dataclass(frozen=True)
 class Case:
-    """One attention layer of a small transformers model, and where in the model its parameters are.
-
-    `projections` maps the names of weights, several where one matrix holds them all, to modules below `layer`, from
-    which biases come too; `others` maps the names of other parameters to parameters below `layer`.
-    """
+    """One attention layer of a small transformers model: where in the model it stands, and the norm before it."""
 
     model_type: str
     settings: Config
-    projections: dict[str, str]
+    attention: str = "self_attn"
     layer: str = "layers.0"
     norm: str = "input_layernorm"
-    others: dict[str, str] = field(default_factory=dict)
     role: str = "self"
-    by_group: bool = False
-    """A joint matrix holds all rows of one group after another, not all rows of one weight after another."""
-    paired: bool = False
-    """RoPE turns adjacent dimensions, not one of the first half with one of the second."""
     factor: float = 1.0
     """By how much the model's scores exceed q . k / sqrt(D)."""
     implementation: str = "eager"
     """Of attention, in transformers."""
-    unread: LayerSpec | None = None
-    """The layer, for families that `attnid.huggingface` does not read."""
+    unread: tuple[LayerSpec, Place] | None = None
+    """The layer and its place, for families that `attnid.huggingface` does not read."""
 
     @property
     def spec(self) -> LayerSpec:
         if self.unread is not None:
-            return self.unread
+            return self.unread[0]
         kinds = attention_layers({"model_type": self.model_type} | self.settings, "config.json")
         (spec,) = [kind.spec for kind in kinds if kind.role == self.role]
         return spec
 
 
-def projections(place: str, *ends: str, names: str = "W_Q, W_K, W_V, W_O") -> dict[str, str]:
-    return {name: f"{place}.{end}" for name, end in zip(names.split(", "), ends, strict=True)}
-
-
-def joint(place: str, *ends: str, names: str = "W_Q W_K W_V, W_O") -> dict[str, str]:
-    """Projections of which some share a matrix."""
-    return projections(place, *ends, names=names)
-
-
-USUAL = projections("self_attn", "q_proj", "k_proj", "v_proj", "o_proj")
-QK_GAINS = {"g_Q": "self_attn.q_norm.weight", "g_K": "self_attn.k_norm.weight"}
 SMALL = {"hidden_size": 12, "num_hidden_layers": 1, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 6}
 BIASED = SMALL | {"attention_bias": True}
 WHOLE = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 3}
@@ -125,7 +105,7 @@ GEMMA3 = SMALL | {
 
 
 def usual(model_type: str, settings: Config, **more: Any) -> Case:
-    return Case(model_type, settings, USUAL, **more)
+    return Case(model_type, settings, **more)
 
 
 def gemma(model_type: str, settings: Config, query_pre_attn_scalar: float, **more: Any) -> Case:
@@ -133,17 +113,16 @@ def gemma(model_type: str, settings: Config, query_pre_attn_scalar: float, **mor
 
 
 def phi3(**settings: Any) -> Case:
-    return Case("phi3", GROUPED | settings, joint("self_attn", "qkv_proj", "o_proj"))
+    return Case("phi3", GROUPED | settings)
 
 
 def falcon(norm: str = "input_layernorm", implementation: str = "eager", **settings: Any) -> Case:
     return Case(
         "falcon",
         WHOLE | settings,
-        joint("self_attention", "query_key_value", "dense"),
+        "self_attention",
         layer="h.0",
         norm=norm,
-        by_group=True,
         implementation=implementation,
     )
 
@@ -151,60 +130,34 @@ def falcon(norm: str = "input_layernorm", implementation: str = "eager", **setti
 def bloom(heads: int) -> Case:
     biases = dict.fromkeys(("query_bias", "key_bias", "value_bias", "output_bias"), True)
     norm = {"pre_norm": "layer", "pre_norm_bias": True}
-    return Case(
-        "bloom",
-        {"hidden_size": 8 * heads, "n_layer": 1, "n_head": heads},
-        joint("self_attention", "query_key_value", "dense"),
-        layer="h.0",
-        by_group=True,
-        unread=LayerSpec.with_heads(8 * heads, heads, 8, alibi=True, **biases, **norm),
-    )
+    spec = LayerSpec.with_heads(8 * heads, heads, 8, alibi=True, **biases, **norm)
+    place = Place("h.0.self_attention", {"W_Q W_K W_V": "query_key_value", "W_O": "dense"}, by_group=True)
+    settings = {"hidden_size": 8 * heads, "n_layer": 1, "n_head": heads}
+    return Case("bloom", settings, "self_attention", layer="h.0", unread=(spec, place))
 
 
 def mpt(heads: int) -> Case:
-    return Case(
-        "mpt",
-        {"d_model": 6 * heads, "n_layers": 1, "n_heads": heads, "max_seq_len": 16},
-        joint("attn", "Wqkv", "out_proj"),
-        layer="blocks.0",
-        norm="norm_1",
-        unread=LayerSpec.with_heads(6 * heads, heads, 6, alibi=True, pre_norm="layer"),
-    )
+    spec = LayerSpec.with_heads(6 * heads, heads, 6, alibi=True, pre_norm="layer")
+    place = Place("blocks.0.attn", {"W_Q W_K W_V": "Wqkv", "W_O": "out_proj"})
+    settings = {"d_model": 6 * heads, "n_layers": 1, "n_heads": heads, "max_seq_len": 16}
+    return Case("mpt", settings, "attn", layer="blocks.0", norm="norm_1", unread=(spec, place))
 
 
 def bert(model_type: str, place: str = "attention", role: str = "self", **settings: Any) -> Case:
-    names = projections(place, "self.query", "self.key", "self.value", "output.dense")
-    return Case(model_type, WHOLE | settings, names, layer="encoder.layer.0", role=role)
+    return Case(model_type, WHOLE | settings, place, layer="encoder.layer.0", role=role)
 
 
-def t5(layer: str, place: str, role: str, *, table: bool) -> Case:
-    return Case(
-        "t5",
-        SMALL_T5,
-        projections(place, "q", "k", "v", "o"),
-        layer=layer,
-        norm="layer_norm",
-        others={"table": f"{place}.relative_attention_bias.weight"} if table else {},
-        role=role,
-        factor=SMALL_T5["d_kv"] ** 0.5,
-    )
+def t5(layer: str, place: str, role: str) -> Case:
+    factor = SMALL_T5["d_kv"] ** 0.5
+    return Case("t5", SMALL_T5, place, layer=layer, norm="layer_norm", role=role, factor=factor)
 
 
 def whisper(part: str, place: str, role: str) -> Case:
-    names = projections(place, "q_proj", "k_proj", "v_proj", "out_proj")
-    return Case("whisper", SMALL_WHISPER, names, layer=f"{part}.layers.0", norm=f"{place}_layer_norm", role=role)
+    return Case("whisper", SMALL_WHISPER, place, layer=f"{part}.layers.0", norm=f"{place}_layer_norm", role=role)
 
 
 def deepseek(model_type: str, q_lora_rank: int | None) -> Case:
-    names = projections("self_attn", "kv_b_proj", "o_proj", "kv_a_proj_with_mqa", names="W_UK W_UV, W_O, W_DKV W_KR")
-    others = {"g_DKV": "self_attn.kv_a_layernorm.weight"}
-    if q_lora_rank is None:
-        names |= projections("self_attn", "q_proj", names="W_Q")
-    else:
-        names |= projections("self_attn", "q_a_proj", "q_b_proj", names="W_DQ, W_UQ")
-        others |= {"g_DQ": "self_attn.q_a_layernorm.weight"}
-    settings = LATENT | {"q_lora_rank": q_lora_rank}
-    return Case(model_type, settings, names, others=others, by_group=True, paired=True)
+    return Case(model_type, LATENT | {"q_lora_rank": q_lora_rank})
 
 
 CASES = {
@@ -215,39 +168,29 @@ CASES = {
     "Mixtral": usual("mixtral", SMALL | {"rope_parameters": ROPE}),
     "Qwen2": usual("qwen2", SMALL),
     "Qwen2 MoE": usual("qwen2_moe", GROUPED),
-    "Qwen3": usual("qwen3", SMALL, others=QK_GAINS),
-    "Qwen3, biases": usual("qwen3", BIASED, others=QK_GAINS),
-    "Qwen3 MoE": usual("qwen3_moe", SMALL, others=QK_GAINS),
-    "OLMo 2": usual("olmo2", GROUPED, others=QK_GAINS),
-    "OLMo 2, biases": usual("olmo2", GROUPED | {"attention_bias": True}, others=QK_GAINS),
-    "gpt-oss": usual("gpt_oss", SMALL | {"rope_parameters": ROPE}, others={"sinks": "self_attn.sinks"}),
+    "Qwen3": usual("qwen3", SMALL),
+    "Qwen3, biases": usual("qwen3", BIASED),
+    "Qwen3 MoE": usual("qwen3_moe", SMALL),
+    "OLMo 2": usual("olmo2", GROUPED),
+    "OLMo 2, biases": usual("olmo2", GROUPED | {"attention_bias": True}),
+    "gpt-oss": usual("gpt_oss", SMALL | {"rope_parameters": ROPE}),
     "Gemma 2": gemma("gemma2", SMALL | {"query_pre_attn_scalar": 9, "attn_logit_softcapping": 2.0}, 9),
     "Gemma 2, biases": gemma("gemma2", BIASED | {"attn_logit_softcapping": 0.1}, 256),
-    "Gemma 3": gemma("gemma3_text", GEMMA3, 10, others=QK_GAINS),
-    "Gemma 3, no mask": gemma("gemma3_text", GEMMA3 | {"use_bidirectional_attention": True}, 10, others=QK_GAINS),
+    "Gemma 3": gemma("gemma3_text", GEMMA3, 10),
+    "Gemma 3, no mask": gemma("gemma3_text", GEMMA3 | {"use_bidirectional_attention": True}, 10),
     "Gemma 3 with images": gemma(
         "gemma3",
         {"text_config": GEMMA3 | {"vocab_size": 16, "intermediate_size": 8}},
         10,
         layer="language_model.layers.0",
-        others=QK_GAINS,
         role="text self",
     ),
-    "Phi": Case("phi", GROUPED, projections("self_attn", "q_proj", "k_proj", "v_proj", "dense")),
+    "Phi": Case("phi", GROUPED),
     "Phi-3": phi3(),
     "Phi-3, partial RoPE": phi3(partial_rotary_factor=0.75),
     "StableLM": usual("stablelm", GROUPED | {"use_qkv_bias": True, "partial_rotary_factor": 0.5}),
-    "GPT-NeoX": Case(
-        "gpt_neox", WHOLE | {"rotary_pct": 0.5}, joint("attention", "query_key_value", "dense"), by_group=True
-    ),
-    "GPT-J": Case(
-        "gptj",
-        SMALL_GPT | {"rotary_dim": 4},
-        projections("attn", "q_proj", "k_proj", "v_proj", "out_proj"),
-        layer="h.0",
-        norm="ln_1",
-        paired=True,
-    ),
+    "GPT-NeoX": Case("gpt_neox", WHOLE | {"rotary_pct": 0.5}, "attention"),
+    "GPT-J": Case("gptj", SMALL_GPT | {"rotary_dim": 4}, "attn", layer="h.0", norm="ln_1"),
     "Falcon, one group": falcon(),
     "Falcon, groups": falcon("ln_attn", num_attention_heads=4, num_kv_heads=2, new_decoder_architecture=True),
     "Falcon, biases": falcon(multi_query=False, bias=True),
@@ -257,11 +200,11 @@ CASES = {
     "BLOOM, 4 heads": bloom(4),
     "MPT, 4 heads": mpt(4),
     "MPT, 6 heads": mpt(6),
-    "GPT-2": Case("gpt2", SMALL_GPT, joint("attn", "c_attn", "c_proj"), layer="h.0", norm="ln_1"),
+    "GPT-2": Case("gpt2", SMALL_GPT, "attn", layer="h.0", norm="ln_1"),
     "GPT-2, cross": Case(
         "gpt2",
         SMALL_GPT | CROSS,
-        joint("crossattention", "q_attn", "c_attn", "c_proj", names="W_Q, W_K W_V, W_O"),
+        "crossattention",
         layer="h.0",
         norm="ln_cross_attn",
         role="cross",
@@ -270,15 +213,10 @@ CASES = {
     "BERT, decoder": bert("bert", is_decoder=True),
     "BERT, cross": bert("bert", "crossattention", "cross", is_decoder=True, **CROSS),
     "RoBERTa": bert("roberta"),
-    "ViT": Case(
-        "vit",
-        WHOLE,
-        projections("attention", "q_proj", "k_proj", "v_proj", "o_proj"),
-        norm="layernorm_before",
-    ),
-    "T5, encoder": t5("encoder.block.0.layer.0", "SelfAttention", "encoder self, with table", table=True),
-    "T5, decoder": t5("decoder.block.0.layer.0", "SelfAttention", "decoder self, with table", table=True),
-    "T5, cross": t5("decoder.block.0.layer.1", "EncDecAttention", "cross", table=False),
+    "ViT": Case("vit", WHOLE, "attention", norm="layernorm_before"),
+    "T5, encoder": t5("encoder.block.0.layer.0", "SelfAttention", "encoder self, with table"),
+    "T5, decoder": t5("decoder.block.0.layer.0", "SelfAttention", "decoder self, with table"),
+    "T5, cross": t5("decoder.block.0.layer.1", "EncDecAttention", "cross"),
     "Whisper, encoder": whisper("encoder", "self_attn", "encoder self"),
     "Whisper, decoder": whisper("decoder", "self_attn", "decoder self"),
     "Whisper, cross": whisper("decoder", "encoder_attn", "cross"),
@@ -322,55 +260,15 @@ def inputs_of(case: Case) -> dict[str, Tensor]:
     return {"input_ids": tokens} | ({"encoder_hidden_states": numbers(5, 24)} if case.role == "cross" else {})
 
 
-def copied(case: Case, layer: nn.Module) -> dict[str, Tensor]:
-    """Parameters of a layer in the shapes of LayerSpec, rows within a head and scale still as in the model."""
-    spec, shapes = case.spec, case.spec.parameter_shapes
-    own: dict[str, Tensor] = {}
-    for names, place in case.projections.items():
-        module = layer.get_submodule(place)
-        weight = module.weight.T if isinstance(module, Conv1D) else module.weight
-        bias = {} if module.bias is None else {"b": module.bias}
-        if names == "W_O":
-            own["W_O"] = weight.unflatten(1, (spec.n_heads, -1)).transpose(0, 1)
-            own |= {f"{kind}_O": rows for kind, rows in bias.items()}
-            continue
-        row_shapes = {name.removeprefix("W_"): shapes[name][:-1] for name in names.split()}
-        for kind, rows in ({"W": weight} | bias).items():
-            own |= {f"{kind}_{name}": part for name, part in split(case, rows, row_shapes).items()}
-    for name, place in case.others.items():
-        parameter = layer.get_parameter(place)
-        own[name] = parameter.T if name == "table" else parameter.view(shapes[name])
+def parameters_of(case: Case, model: nn.Module, found: AttentionLayer) -> dict[str, Tensor]:
+    """Parameters of a layer as `attnid.attention` takes them, for scores q . k / sqrt(D)."""
+    spec, own = case.spec, found.parameters()
     if spec.pre_norm != "none":
-        norm = layer.get_submodule(case.norm)
-        own["g_N"] = norm.weight
-        own |= {} if getattr(norm, "bias", None) is None else {"b_N": norm.bias}
-    if case.model_type.startswith("gemma"):
-        own |= {name: 1 + gain for name, gain in own.items() if name.startswith("g_")}
-    return own
-
-
-def split(case: Case, joint_rows: Tensor, shapes: dict[str, tuple[int, ...]]) -> dict[str, Tensor]:
-    """Rows of several parameters that lie one after another in a matrix, or in each group of its heads."""
-    groups = case.spec.n_kv_heads if case.by_group and all(len(shape) == 2 for shape in shapes.values()) else 1
-    parts = joint_rows.unflatten(0, (groups, -1)).split([prod(shape) // groups for shape in shapes.values()], dim=1)
-    return {
-        name: part.flatten(0, 1).unflatten(0, shape) for (name, shape), part in zip(shapes.items(), parts, strict=True)
-    }
-
-
-def in_our_order(case: Case, own: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same layer with the rotated dimensions of a head in front, in adjacent pairs, and scores q . k / sqrt(D)."""
-    spec = case.spec
-    order, rotated = torch.arange(spec.qk_head_dim), spec.rotary_dim
-    if spec.kv_latent_dim is not None:
-        order = order.roll(rotated)
-    if not case.paired:
-        order[:rotated] = order[:rotated].view(2, rotated // 2).T.flatten()
-    last = {name: own[name][..., order] for name in ("b_Q", "b_K", "g_Q", "g_K") if name in own}
-    rows = {name: own[name][:, order] for name in ("W_Q", "W_UQ", "W_K") if name in own}
-    ordered = own | last | rows
+        norm = model.get_submodule(case.layer).get_submodule(case.norm)
+        own["g_N"] = norm.weight.detach() + (1 if case.model_type.startswith("gemma") else 0)
+        own |= {} if getattr(norm, "bias", None) is None else {"b_N": norm.bias.detach()}
     scaled = ("g_Q",) if spec.has_qk_gain else ("W_Q", "W_UQ", "b_Q")
-    return ordered | {name: case.factor * ordered[name] for name in scaled if name in ordered}
+    return own | {name: case.factor * own[name] for name in scaled if name in own}
 
 
 @dataclass(frozen=True)
@@ -389,6 +287,22 @@ class Example:
         return not torch.allclose(ours, self.output, rtol=1e-6, atol=1e-6)
 
 
+def found_in(case: Case, model: nn.Module) -> AttentionLayer:
+    """The layer of a case, found by names and configuration."""
+    tensors = dict(model.named_parameters())
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    path = f"{case.layer}.{case.attention}"
+    if case.unread is not None:
+        spec, place = case.unread
+        return layer_at(place, path, spec.alone, shapes, tensors, "model")
+    (layer,) = [
+        layer
+        for layer in layers_by_name(shapes, tensors, {"model_type": case.model_type} | case.settings, "model")
+        if layer.name == path
+    ]
+    return layer
+
+
 @cache
 def example_of(name: str) -> Example:
     case = CASES[name]
@@ -400,15 +314,16 @@ def example_of(name: str) -> Example:
 
         return hook
 
-    homes = {weight: place for weights, place in case.projections.items() for weight in weights.split()}
-    reader = case.norm if spec.pre_norm != "none" else homes["W_Q"]
     with DoublePrecision(), torch.no_grad():
         model = model_of(case)
-        layer = model.get_submodule(case.layer)
+        found = found_in(case, model)
+        homes = {name: slot.tensor.removesuffix(".weight") for name, slot in found.slots.items()}
+        queries = homes.get("W_Q", homes.get("W_DQ", ""))
+        reader = f"{case.layer}.{case.norm}" if spec.pre_norm != "none" else queries
         for place in {reader, homes.get("W_K", reader), homes["W_O"]}:
-            layer.get_submodule(place).register_forward_hook(keep(place))
+            model.get_submodule(place).register_forward_hook(keep(place))
         model(**inputs_of(case))
-        own = in_our_order(case, {name: weight.detach() for name, weight in copied(case, layer).items()})
+        own = parameters_of(case, model, found)
     context = seen[homes["W_K"]][0] if spec.context_dim is not None else None
     return Example(spec, own, seen[reader][0], context, seen[homes["W_O"]][1])
 

@@ -1,0 +1,1 @@
+"""Attention layers of models that others wrote: found, measured, rebalanced and compared."""
