@@ -1,8 +1,10 @@
-"""Measures of every head of attention layers with biases: of a step's gradient, of its update, of the weights.
+"""Measures of every head of attention layers: of a step's gradient, of its update, of the weights.
 
 Parameters carry a leading shape P, (members, layers) in training; a measure has the shape P + (G,), one number a
 key/value head. The query heads that share it are measured together, for one S moves them all.
 """
+
+from collections.abc import Iterable
 
 import numpy as np
 import pandas as pd
@@ -20,17 +22,25 @@ Arrays = dict[str, Tensor]
 
 
 def pairs(spec: LayerSpec, parameters: Arrays) -> dict[str, Pair]:
-    """The two products of every head, bare and with the biases that move along."""
+    """The two products of every head, bare and with the biases that move along; one that is not there is zero."""
     W_Q, W_K, W_V, W_O = (parameters[name].double() for name in ("W_Q", "W_K", "W_V", "W_O"))
-    b_Q, b_K, b_V = (parameters[name].double() for name in ("b_Q", "b_K", "b_V"))
+    queries, keys, values = augment(W_Q, _bias(parameters, "b_Q", W_Q)), W_K, W_V
+    for name in ("b_K", "extra_K")[: 1 + ("extra_K" in parameters)]:
+        keys = augment(keys, _bias(parameters, name, W_K))
+    for name in ("b_V", "extra_V")[: 1 + ("extra_V" in parameters)]:
+        values = augment(values, _bias(parameters, name, W_V))
     groups = spec.n_kv_heads
     outputs = side_by_side(W_O.mT, groups)
     return {
         "qk": Pair(side_by_side(W_Q, groups), W_K),
-        "qk_augmented": Pair(side_by_side(augment(W_Q, b_Q), groups), augment(W_K, b_K)),
+        "qk_augmented": Pair(side_by_side(queries, groups), keys),
         "vo": Pair(W_V, outputs),
-        "vo_augmented": Pair(augment(W_V, b_V), outputs),
+        "vo_augmented": Pair(values, outputs),
     }
+
+
+def _bias(parameters: Arrays, name: str, weights: Tensor) -> Tensor:
+    return parameters[name].double() if name in parameters else torch.zeros_like(weights[..., 0])
 
 
 def rotary_dims(spec: LayerSpec) -> dict[str, int]:
@@ -96,7 +106,7 @@ def weight_measures(spec: LayerSpec, parameters: Arrays) -> Arrays:
         "smallest_q": smallest_over_largest(queries),
         "smallest_k": smallest_over_largest(keys),
         "norm_query_bias": query_bias_norm(spec, parameters),
-        "norm_key_bias": parameters["b_K"].double().norm(dim=-1),
+        "norm_key_bias": _bias(parameters, "b_K", parameters["W_K"]).norm(dim=-1),
     }
 
 
@@ -112,31 +122,38 @@ def states(heads: pd.DataFrame, width: int) -> NDArray[np.str_]:
 
 
 def query_bias_norm(spec: LayerSpec, parameters: Arrays) -> Tensor:
-    """Norm of the query biases of each group."""
-    norms: Tensor = parameters["b_Q"].double().unflatten(-2, (spec.n_kv_heads, -1)).flatten(-2).norm(dim=-1)
+    """Norm of the query biases of each group, zero without any."""
+    biases = _bias(parameters, "b_Q", parameters["W_Q"])
+    norms: Tensor = biases.unflatten(-2, (spec.n_kv_heads, -1)).flatten(-2).norm(dim=-1)
     return norms
 
 
-def without_overlap(spec: LayerSpec, before: Arrays, after: Arrays, sides: str) -> Arrays:
+def without_overlap(spec: LayerSpec, before: Arrays, after: Arrays, moved: Iterable[str]) -> Arrays:
     """The weights after a step from which its part along unidentified directions, biases included, is taken out.
 
     Args:
-        sides: `qk` for queries and keys, `qk-vo` for values and outputs as well.
+        moved: the pairs to do that to, of `qk` and `vo`.
 
     Returns:
         The parameters that change, in float64.
     """
     old, new = pairs(spec, before), pairs(spec, after)
-    keep: dict[str, Pair] = {}
-    for name in ("qk_augmented", "vo_augmented")[: len(sides.split("-"))]:
-        keep[name] = new[name] - Gauge(old[name], rotary_dims(spec)[name]).wasted(new[name] - old[name])
-    queries = apart(keep["qk_augmented"].first, spec.n_heads)
-    keys = keep["qk_augmented"].second
-    changed = {"W_Q": queries[..., :-1], "b_Q": queries[..., -1], "W_K": keys[..., :-1], "b_K": keys[..., -1]}
-    if "vo_augmented" in keep:
-        values, outputs = keep["vo_augmented"]
-        changed |= {"W_V": values[..., :-1], "b_V": values[..., -1], "W_O": apart(outputs, spec.n_heads).mT}
-    return changed
+    changed: Arrays = {}
+    for pair in moved:
+        name = f"{pair}_augmented"
+        first, second = new[name] - Gauge(old[name], rotary_dims(spec)[name]).wasted(new[name] - old[name])
+        if pair == "qk":
+            changed |= _columns(apart(first, spec.n_heads), "Q", after) | _columns(second, "K", after)
+        else:
+            changed |= _columns(first, "V", after) | {"W_O": apart(second, spec.n_heads).mT}
+    return {name: tensor for name, tensor in changed.items() if name in after}
+
+
+def _columns(augmented: Tensor, letter: str, parameters: Arrays) -> Arrays:
+    """Weights and what was joined to them as columns, the bias first."""
+    width = parameters[f"W_{letter}"].shape[-1]
+    joined = dict(zip((f"b_{letter}", f"extra_{letter}"), augmented[..., width:].unbind(-1), strict=False))
+    return {f"W_{letter}": augmented[..., :width]} | joined
 
 
 def _trace(matrix: Tensor) -> Tensor:

@@ -231,14 +231,15 @@ def random_step_nulls(spec: LayerSpec) -> dict[str, Null]:
     """rho of an isotropic random step in one key/value group: of query/key (`qk`) and value/output (`vo`) weights.
 
     A step in n numbers of which k directions are gauge has rho distributed as Beta(k/2, (n - k)/2). With m = H/G query
-    heads to a key, n = (m + 1) D E and k = D_rotary + D_plain^2 for queries and keys, n = (m + 1) C E and k = C^2 for
-    values and outputs: in plain multi-head attention both means are D/(2E) = 1/(2H). `qk_scaling` and `qk_rotation` are
-    the shares along symmetric and antisymmetric S.
+    heads to a key, n = (m E + M) D and k = D_rotary + D_plain^2 for queries and keys, n = (m E + M) C and k = C^2 for
+    values and outputs, M being the width that keys and values read: in plain multi-head attention both means are
+    D/(2E) = 1/(2H). `qk_scaling` and `qk_rotation` are the shares along symmetric and antisymmetric S. Heads are no
+    wider than what they read.
     """
     turning, plain = spec.rotary_dim // 2, spec.qk_head_dim - spec.rotary_dim
     scalings, rotations = turning + plain * (plain + 1) // 2, turning + plain * (plain - 1) // 2
-    query_key = (spec.heads_per_group + 1) * spec.qk_head_dim * spec.d_model
-    value_output = (spec.heads_per_group + 1) * spec.v_head_dim * spec.d_model
+    columns = spec.heads_per_group * spec.d_model + spec.memory_dim
+    query_key, value_output = spec.qk_head_dim * columns, spec.v_head_dim * columns
     return {
         "qk": _beta(scalings + rotations, query_key),
         "qk_scaling": _beta(scalings, query_key),

@@ -4,6 +4,7 @@ Parameters carry a leading batch shape P as in `attnid.attention`; every functio
 its arguments alone.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,8 @@ from attnid.layer import LayerSpec
 
 def transform_query_key(spec: LayerSpec, parameters: Parameters, S: Tensor) -> dict[str, Tensor]:
     """Move queries by S and keys by S^-T, biases along with the weights (sections 4.2, 4.6, 4.9).
+
+    A key and value that a layer has beside its weights, `extra_K` (G, D) and `extra_V` (G, C), move along too.
 
     Args:
         S: invertible, shape P + (G, D, D), one for each key/value group. Under RoPE the function is unchanged only
@@ -165,6 +168,22 @@ def rebalance(spec: LayerSpec, parameters: Parameters, sides: str) -> dict[str, 
     return {name: tensor.to(parameters[name].dtype) for name, tensor in moved.items()}
 
 
+class PairMoves(NamedTuple):
+    """What can be done to queries and keys, or to values and outputs."""
+
+    balance: Callable[[LayerSpec, Parameters], Balance]
+    transform: Callable[[LayerSpec, Parameters, Tensor], dict[str, Tensor]]
+    transport: Callable[[LayerSpec, Parameters, Tensor, int], dict[str, Tensor]]
+
+
+PAIRS = {
+    "qk": PairMoves(balance_query_key, transform_query_key, transport_query_key),
+    "vo": PairMoves(balance_value_output, transform_value_output, transport_value_output),
+}
+MOMENTS = {"exp_avg": 1, "momentum_buffer": 1, "exp_avg_sq": 2}
+"""Entries of an optimiser's state that belong to the weights, and the power of the gradient that they average."""
+
+
 def side_by_side(heads: Tensor, groups: int) -> Tensor:
     """The heads of each group beside each other: P + (H, D, N) gives P + (G, D, H/G N)."""
     beside: Tensor = heads.unflatten(-3, (groups, -1)).transpose(-3, -2).flatten(-2)
@@ -182,11 +201,8 @@ def _move_query_key(spec: LayerSpec, parameters: Parameters, query: Tensor, key:
     moved = dict(parameters)
     moved["W_Q"] = query_heads @ parameters["W_Q"]
     moved["W_K"] = key @ parameters["W_K"]
-    if spec.query_bias:
-        moved["b_Q"] = _times(query_heads, parameters["b_Q"])
-    if spec.key_bias:
-        moved["b_K"] = _times(key, parameters["b_K"])
-    return moved
+    moved |= {name: _times(query_heads, parameters[name]) for name in ("b_Q",) if name in parameters}
+    return moved | {name: _times(key, parameters[name]) for name in ("b_K", "extra_K") if name in parameters}
 
 
 def _move_value_output(spec: LayerSpec, parameters: Parameters, value: Tensor, output: Tensor) -> dict[str, Tensor]:
@@ -194,9 +210,7 @@ def _move_value_output(spec: LayerSpec, parameters: Parameters, value: Tensor, o
     moved = dict(parameters)
     moved["W_V"] = value @ parameters["W_V"]
     moved["W_O"] = parameters["W_O"] @ output.repeat_interleave(spec.heads_per_group, dim=-3).mT
-    if spec.value_bias:
-        moved["b_V"] = _times(value, parameters["b_V"])
-    return moved
+    return moved | {name: _times(value, parameters[name]) for name in ("b_V", "extra_V") if name in parameters}
 
 
 def _times(matrix: Tensor, vector: Tensor) -> Tensor:

@@ -19,20 +19,11 @@ from attnid.gpt import Architecture, Dropout, attention_inputs, generator, initi
 from attnid.head_measures import StepMeasures, states, weight_measures, without_overlap
 from attnid.optim import clip_gradients, learning_rate, make_optimizers, member_norms
 from attnid.schema import Table
-from attnid.symmetry import (
-    balance_query_key,
-    balance_value_output,
-    transform_query_key,
-    transform_value_output,
-    transport_query_key,
-    transport_value_output,
-)
+from attnid.symmetry import MOMENTS, PAIRS
 from attnid.training_tables import EVALUATIONS, HEADS, PHASE_REBALANCED, PHASE_STEP, REBALANCES, STEPS, TRAINING
 
 Arrays = dict[str, Tensor]
 STEP_ONLY = tuple(column.name for column in HEADS.columns if column.nullable)
-MOMENTS = {"exp_avg": 1, "momentum_buffer": 1, "exp_avg_sq": 2}
-"""Entries of an optimiser's state that belong to the weights, and the power of the gradient that they average."""
 
 
 @dataclass
@@ -266,7 +257,7 @@ class Trainer:
         for optimizer in self.optimizers:
             optimizer.step()
         if before:
-            kept = without_overlap(self.cell.layer, before, self._attention(), self.cell.project)
+            kept = without_overlap(self.cell.layer, before, self._attention(), self.cell.project.split("-"))
             for name, tensor in kept.items():
                 self.parameters[name].copy_(tensor)
 
@@ -315,18 +306,15 @@ class Trainer:
             The number of products in each member and layer that are left as they were, shape (M, layers).
         """
         spec = self.cell.layer
-        sides = [(balance_query_key, transform_query_key, transport_query_key)]
-        if self.cell.rebalance == "qk-vo":
-            sides.append((balance_value_output, transform_value_output, transport_value_output))
         left_alone = []
-        for balance, transform, transport in sides:
+        for pair in self.cell.rebalance.split("-"):
             weights = {name: tensor.double() for name, tensor in self._attention().items()}
-            S, possible = balance(spec, weights)
+            S, possible = PAIRS[pair].balance(spec, weights)
             left_alone.append((~possible).sum(-1))
-            for name, tensor in transform(spec, weights, S).items():
+            for name, tensor in PAIRS[pair].transform(spec, weights, S).items():
                 self.parameters[name].copy_(tensor)
             if self.cell.moments == "transport":
-                self._transport(partial(transport, spec), S)
+                self._transport(partial(PAIRS[pair].transport, spec), S)
         return torch.stack(left_alone).sum(0)
 
     def _transport(self, move: Callable[[Arrays, Tensor, int], Arrays], S: Tensor) -> None:
