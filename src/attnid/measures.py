@@ -227,7 +227,7 @@ class Null(NamedTuple):
     high: float
 
 
-def random_step_nulls(spec: LayerSpec) -> dict[str, Null]:
+def random_step_nulls(spec: LayerSpec, value_width: int | None = None) -> dict[str, Null]:
     """rho of an isotropic random step in one key/value group: of query/key (`qk`) and value/output (`vo`) weights.
 
     A step in n numbers of which k directions are gauge has rho distributed as Beta(k/2, (n - k)/2). With m = H/G query
@@ -235,11 +235,15 @@ def random_step_nulls(spec: LayerSpec) -> dict[str, Null]:
     values and outputs, M being the width that keys and values read: in plain multi-head attention both means are
     D/(2E) = 1/(2H). `qk_scaling` and `qk_rotation` are the shares along symmetric and antisymmetric S. Heads are no
     wider than what they read.
+
+    Args:
+        value_width: of what values read, where that is not what keys read.
     """
     turning, plain = spec.rotary_dim // 2, spec.qk_head_dim - spec.rotary_dim
     scalings, rotations = turning + plain * (plain + 1) // 2, turning + plain * (plain - 1) // 2
-    columns = spec.heads_per_group * spec.d_model + spec.memory_dim
-    query_key, value_output = spec.qk_head_dim * columns, spec.v_head_dim * columns
+    wide = spec.heads_per_group * spec.d_model
+    query_key = spec.qk_head_dim * (wide + spec.memory_dim)
+    value_output = spec.v_head_dim * (wide + (value_width or spec.memory_dim))
     return {
         "qk": _beta(scalings + rotations, query_key),
         "qk_scaling": _beta(scalings, query_key),

@@ -1,0 +1,152 @@
+"""How far any optimiser moves the weights of a model along directions that mean nothing."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from attnid import schema
+from attnid.errors import UserError
+from attnid.head_measures import StepMeasures, states, weight_measures
+from attnid.measures import random_step_nulls
+from attnid.models.layer import AttentionLayer
+from attnid.models.modules import as_layers
+from attnid.models.tables import OVERLAPS
+
+Arrays = dict[str, Tensor]
+OF_QUERIES_AND_KEYS = [
+    name for name in OVERLAPS.names if name not in ("step", "layer", "head", "state") and not name.startswith("rho_vo")
+]
+
+
+class OverlapMeter:
+    """Measures the steps of an optimiser, layer by layer and head by head.
+
+        meter = OverlapMeter(model, every=10)
+        for batch in batches:
+            ...
+            with meter:
+                optimizer.step()
+        meter.frame()
+
+    The first step and every `every`-th are measured; around the others nothing is done but counting. A measured step
+    holds one more copy of the attention weights and computes in float64. `attach` measures without the `with`.
+
+    Args:
+        model: a module, or layers of `attnid.find_attention`.
+        every: steps between measured ones.
+        callback: is given the rows of each measured step, a frame with the columns of `OVERLAPS`.
+
+    Attributes:
+        layers: what is measured.
+        left_out: layers that are not, with the reason.
+
+    Raises UserError where no attention layer is recognised or `every` is below 1.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Sequence[AttentionLayer],
+        every: int = 10,
+        callback: Callable[[pd.DataFrame], object] | None = None,
+    ) -> None:
+        if every < 1:
+            raise UserError(f"OverlapMeter: every is {every}; allowed: 1 or more")
+        found = as_layers(model)
+        self.left_out = {layer.name: layer.fixed("vo") for layer in found if layer.fixed("vo") and layer.fixed("qk")}
+        self.layers = [layer for layer in found if layer.name not in self.left_out]
+        self.every, self.callback, self.step = every, callback, 0
+        self._nulls = {layer.name: _nulls(layer) for layer in self.layers}
+        self._stacks = _alike(self.layers)
+        self._open: list[StepMeasures] = []
+        self._frames: list[pd.DataFrame] = []
+
+    @torch.no_grad()
+    def __enter__(self) -> Self:
+        self.step += 1
+        if self.step == 1 or self.step % self.every == 0:
+            self._open = [StepMeasures(layers[0].spec, _stacked(layers)) for layers in self._stacks]
+        return self
+
+    @torch.no_grad()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        opened, self._open = self._open, []
+        if error is not None:
+            self.step -= 1
+        elif opened:
+            self._measure(opened)
+
+    def attach(self, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
+        """Measure every `step()` of an optimiser from now on. Returns a function that ends it."""
+
+        def before(*_: object) -> None:
+            self.__enter__()
+
+        def after(*_: object) -> None:
+            self.__exit__(None, None, None)
+
+        handles = [optimizer.register_step_pre_hook(before), optimizer.register_step_post_hook(after)]
+
+        def detach() -> None:
+            for handle in handles:
+                handle.remove()
+
+        return detach
+
+    def frame(self) -> pd.DataFrame:
+        """All rows so far, with the columns of `OVERLAPS`."""
+        empty: pd.DataFrame = OVERLAPS.schema.empty_table().to_pandas()
+        return pd.concat(self._frames, ignore_index=True) if self._frames else empty
+
+    def write(self, path: str | Path) -> None:
+        """Write all rows so far as a Parquet table, with units. Raises UserError where it cannot be written."""
+        schema.write(OVERLAPS, self.frame(), Path(path))
+
+    def _measure(self, opened: Sequence[StepMeasures]) -> None:
+        frames = {}
+        for layers, before in zip(self._stacks, opened, strict=True):
+            after = _stacked(layers)
+            measured = before.of_update(after) | weight_measures(layers[0].spec, after)
+            for index, layer in enumerate(layers):
+                frames[layer.name] = self._rows(layer, {name: array[index] for name, array in measured.items()})
+        rows = pd.concat([frames[layer.name] for layer in self.layers], ignore_index=True)
+        self._frames.append(rows)
+        if self.callback is not None:
+            self.callback(rows)
+
+    def _rows(self, layer: AttentionLayer, measured: Arrays) -> pd.DataFrame:
+        columns: dict[str, Any] = {name: array.cpu().numpy() for name, array in measured.items()}
+        frame = pd.DataFrame(columns | self._nulls[layer.name])
+        frame = frame.assign(step=self.step, layer=layer.name, head=range(len(frame)))
+        frame["state"] = states(frame, layer.spec.qk_head_dim)
+        if layer.fixed("qk"):
+            frame[OF_QUERIES_AND_KEYS] = torch.nan
+        if layer.fixed("vo"):
+            frame[[name for name in OVERLAPS.names if name.startswith("rho_vo")]] = torch.nan
+        return frame[OVERLAPS.names]
+
+
+def _nulls(layer: AttentionLayer) -> dict[str, float]:
+    nulls = random_step_nulls(layer.spec, value_width=layer.slots["W_V"].shape[-1])
+    return {f"rho_{pair}_null_{name}": value for pair in ("qk", "vo") for name, value in nulls[pair]._asdict().items()}
+
+
+def _alike(layers: Sequence[AttentionLayer]) -> list[list[AttentionLayer]]:
+    """Layers of the same sizes and place, which are measured as one."""
+    stacks: dict[object, list[AttentionLayer]] = {}
+    for layer in layers:
+        spec = layer.spec.model_copy(update={"relative_buckets": 0, "causal": True, "context_dim": None})
+        shapes = tuple((name, slot.shape) for name, slot in sorted(layer.slots.items()) if name != "table")
+        where = str(layer.tensors[layer.slots["W_Q"].tensor].device)
+        stacks.setdefault((spec, shapes, where), []).append(layer)
+    return list(stacks.values())
+
+
+def _stacked(layers: Sequence[AttentionLayer]) -> Arrays:
+    """Parameters of layers that are alike, shape (layers, ...)."""
+    each = [layer.parameters() for layer in layers]
+    return {name: torch.stack([own[name].double() for own in each]) for name in each[0] if name != "table"}
