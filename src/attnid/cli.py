@@ -22,13 +22,14 @@ from attnid.errors import UserError, validation_sentence
 from attnid.files import read_small
 from attnid.layer import LayerSpec, layer_name, numel
 
+CHECKPOINT = "a .safetensors file, the index of several, or a directory with either"
 LONGEST_SENTENCE = 2_000
 LARGEST_RANK = 20_000
 """Parameters of a layer whose Jacobian still fits in memory."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; 0 on success, 2 on a user's mistake."""
+    """Run the command line; 0 on success, 1 where `diff` finds one, 2 on a user's mistake."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
         "".join(given).encode()
@@ -57,7 +58,7 @@ def _run(chosen: argparse.Namespace) -> int:
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise UserError(f"the output cannot be written ({error.strerror})") from None
-    return 0
+    return int(getattr(chosen, "status", 0))
 
 
 def _complain(sentence: str) -> int:
@@ -97,6 +98,28 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in (("first", "a results directory"), ("second", "another one"), ("merged", "the one to make")):
         merging.add_argument(name, type=Path, help=text)
     merging.set_defaults(run=_merge)
+
+    inspecting = commands.add_parser("inspect", help="attention weights of a checkpoint, layer by layer")
+    inspecting.add_argument("model", type=Path, help=CHECKPOINT)
+    inspecting.add_argument("--json", action="store_true", help="print JSON, with every head")
+    inspecting.add_argument("--table", type=Path, help="write every head to a Parquet file")
+    inspecting.add_argument("--figure", type=Path, help="draw every head to a .pdf or .png file")
+    inspecting.set_defaults(run=_inspect)
+
+    rebalancing = commands.add_parser("rebalance", help="write a checkpoint with balanced weights, the same function")
+    rebalancing.add_argument("model", type=Path, help=CHECKPOINT)
+    rebalancing.add_argument("balanced", type=Path, help="the one to make: a file for a file, else a directory")
+    rebalancing.set_defaults(run=_rebalance)
+
+    comparing = commands.add_parser(
+        "diff", help="whether two checkpoints are one function up to the symmetries; status 1 if not"
+    )
+    for name in ("first", "second"):
+        comparing.add_argument(name, type=Path, help=CHECKPOINT)
+    comparing.add_argument("--json", action="store_true", help="print JSON")
+    comparing.set_defaults(run=_diff)
+    for command in (inspecting, rebalancing, comparing):
+        command.add_argument("--config", type=Path, help="config.json of the model, where it does not lie beside it")
 
     for name, run, text in (
         ("check", _check, "say whether a configuration holds"),
@@ -283,8 +306,35 @@ def _file(path: Path) -> LayerSpec | Sequence[AttentionLayers]:
 def _merge(arguments: argparse.Namespace) -> list[str]:
     from attnid.merge import merge
 
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # what is half made is removed
+    _end_cleanly_when_asked()
     return merge(arguments.first, arguments.second, arguments.merged)
+
+
+def _inspect(arguments: argparse.Namespace) -> list[str]:
+    from attnid.models.commands import inspect
+
+    found = inspect(arguments.model, arguments.config, arguments.table, arguments.figure)
+    return [json.dumps(found.as_json(), indent=1)] if arguments.json else found.lines()
+
+
+def _rebalance(arguments: argparse.Namespace) -> list[str]:
+    from attnid.models.commands import rebalance
+
+    _end_cleanly_when_asked()
+    return rebalance(arguments.model, arguments.balanced, arguments.config)
+
+
+def _diff(arguments: argparse.Namespace) -> list[str]:
+    from attnid.models.commands import diff
+
+    found = diff(arguments.first, arguments.second, arguments.config)
+    arguments.status = 0 if found.same else 1
+    return [json.dumps(found.as_json(), indent=1)] if arguments.json else found.lines()
+
+
+def _end_cleanly_when_asked() -> None:
+    """Let SIGTERM end the command as an exception does, so that what is half made is removed."""
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
 
 
 def _check(arguments: argparse.Namespace) -> list[str]:

@@ -158,7 +158,7 @@ class _Planes:
     pair: Pair
 
     def _complex(self, pair: Pair) -> tuple[Tensor, Tensor]:
-        return _complex_rows(pair.first), _complex_rows(pair.second)
+        return complex_rows(pair.first), complex_rows(pair.second)
 
     def _right_side(self, change: Pair) -> Tensor:
         first, second = self._complex(self.pair)
@@ -269,7 +269,7 @@ def _divide(numerator: Tensor, scale: Tensor) -> Tensor:
     return torch.where(scale == 0, torch.zeros_like(numerator), numerator / scale)
 
 
-def _complex_rows(W: Tensor) -> Tensor:
+def complex_rows(W: Tensor) -> Tensor:
     """P + (2n, N) as P + (n, N) complex."""
     real, imaginary = W.unflatten(-2, (-1, 2)).unbind(-2)
     return torch.complex(real, imaginary)

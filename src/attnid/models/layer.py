@@ -9,8 +9,9 @@ from torch import Tensor
 
 from attnid.layer import LayerSpec
 
-PAIRS = ("qk", "vo")
-"""Queries with keys, values with outputs."""
+SIDES = {"qk": ("W_Q", "W_K", "b_Q", "b_K", "extra_K"), "vo": ("W_V", "W_O", "b_V", "extra_V")}
+PAIRS = tuple(SIDES)
+"""Queries with keys, values with outputs: the parameters that move together."""
 STORED = (torch.float64, torch.float32, torch.bfloat16, torch.float16)
 
 
@@ -121,8 +122,12 @@ class AttentionLayer:
 
     def tensor_names(self, pair: str | None = None) -> set[str]:
         """Names of the tensors that hold the layer's parameters, or those of one pair."""
-        sides = {"qk": ("W_Q", "W_K", "b_Q", "b_K", "extra_K"), "vo": ("W_V", "W_O", "b_V", "extra_V")}
-        return {slot.tensor for name, slot in self.slots.items() if pair is None or name in sides[pair]}
+        return {slot.tensor for name, slot in self.slots.items() if pair is None or name in SIDES[pair]}
+
+    def stored(self, pair: str) -> torch.dtype:
+        """The coarsest precision in which a pair is stored."""
+        kinds = {self.tensors[name].dtype for name in self.tensor_names(pair)}
+        return max(kinds, key=lambda kind: torch.finfo(kind).eps)
 
     def fixed(self, pair: str) -> str:
         """Why a pair cannot move although its product may leave directions free; "" if it can.
