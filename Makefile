@@ -48,6 +48,7 @@ lint: install
 bench: install
 	$(BIN)/python bench/training.py
 	$(BIN)/python bench/exact.py
+	$(BIN)/python bench/meter.py
 
 clean:
 	rm -rf .venv .snakemake

