@@ -435,22 +435,30 @@ def test_a_product_that_changed_is_not_written(good: Path, tmp_path: Path, monke
     assert not list(tmp_path.iterdir())
 
 
-def test_a_large_checkpoint_takes_little_memory(tmp_path: Path) -> None:
-    """Six layers of 64 MB each, in one file, through a process that may hold a fraction of them."""
-    width = 2048
-    names = [f"layers.{layer}.self_attn.{part}_proj.weight" for layer in range(6) for part in "qkvo"]
+def peak_megabytes(command: str, layers: int, place: Path) -> int:
+    """Peak memory of a command on a checkpoint of so many layers of 16 MB."""
+    width = 1024
+    names = [f"layers.{layer}.self_attn.{part}_proj.weight" for layer in range(layers) for part in "qkvo"]
     draws = torch.Generator().manual_seed(0)
-    save_file({name: torch.randn(width, width, generator=draws) for name in names}, tmp_path / "model.safetensors")
-    config = {"model_type": "llama", "hidden_size": width, "num_hidden_layers": 6, "num_attention_heads": 32}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    place.mkdir()
+    save_file({name: torch.randn(width, width, generator=draws) for name in names}, place / "model.safetensors")
+    config = {"model_type": "llama", "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": 16}
+    (place / "config.json").write_text(json.dumps(config))
     code = (
-        "import resource, sys; from attnid.cli import main; import attnid.models.commands; import torch;"
-        "torch.set_num_threads(1); status = main(sys.argv[1:]);"
-        "lines = open('/proc/self/status').read().splitlines();"
-        "print([l for l in lines if 'RssAnon' in l], file=sys.stderr);"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, file=sys.stderr); sys.exit(status)"
+        "import resource, sys; from attnid.cli import main; main(sys.argv[1:]);"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, file=sys.stderr)"
     )
-    command = [sys.executable, "-c", code, "inspect", str(tmp_path)]
-    result = subprocess.run(command, capture_output=True, text=True, check=True)
-    peak = int(result.stderr.split()[-1])
-    assert peak < 1_200, "MB; the file alone has 402, PyTorch and pandas some 400"
+    more = {"inspect": [], "rebalance": [str(place.parent / "out")], "diff": [str(place)]}[command]
+    arguments = [sys.executable, "-c", code, command, str(place), *more]
+    result = subprocess.run(
+        arguments, capture_output=True, text=True, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    for made in (place, place.parent / "out"):
+        shutil.rmtree(made, ignore_errors=True)
+    return int(result.stderr.split()[-1])
+
+
+@pytest.mark.parametrize("command", ["inspect", "rebalance", "diff"])
+def test_memory_does_not_grow_with_the_number_of_layers(command: str, tmp_path: Path) -> None:
+    few, many = (peak_megabytes(command, layers, tmp_path / "model") for layers in (2, 18))
+    assert many - few < 128, "MB, of 256 that the files differ by"

@@ -76,6 +76,14 @@ class StepMeasures:
             "grad_norm_key_bias": gradient["b_K"].double().norm(dim=-1),
         }
 
+    def halves_of_update(self, after: Arrays) -> Arrays:
+        """The shares of the change from the weights before to those after along scalings and rotations alone."""
+        change = pairs(self.spec, after)["qk"] - self.gauges["qk"].pair
+        return {
+            "rho_qk_scaling": self.gauges["qk"].overlap_scaling(change),
+            "rho_qk_rotation": self.gauges["qk"].overlap_rotation(change),
+        }
+
     def of_update(self, after: Arrays) -> Arrays:
         """rho, length and drift of the change from the weights before to those after."""
         new = pairs(self.spec, after)
@@ -83,8 +91,6 @@ class StepMeasures:
         rotary = self.spec.rotary_dim
         return {
             **{f"rho_{name}": self.gauges[name].overlap(change) for name, change in changes.items()},
-            "rho_qk_scaling": self.gauges["qk"].overlap_scaling(changes["qk"]),
-            "rho_qk_rotation": self.gauges["qk"].overlap_rotation(changes["qk"]),
             "update_norm": changes["qk"].squared_norm().sqrt(),
             "drift": drift(self.gauges["qk"].pair, new["qk"], rotary),
             "drift_augmented": drift(self.gauges["qk_augmented"].pair, new["qk_augmented"], rotary),

@@ -271,7 +271,8 @@ class Trainer:
         plain_step = (lr * factor.double()).square()[:, None, None]
         measured["drift_augmented_plain"] = plain_step * measured.pop("gradient_imbalance_augmented")
         self._update()
-        measured |= step_measures.of_update(self.parameters) | weight_measures(self.cell.layer, self.parameters)
+        measured |= step_measures.of_update(self.parameters) | step_measures.halves_of_update(self.parameters)
+        measured |= weight_measures(self.cell.layer, self.parameters)
         self._record_heads(step, PHASE_STEP, measured)
         moved = member_norms(self.parameters[name].double() - old.double() for name, old in before.items())
         columns = {"lr": torch.full_like(moved, lr), "train_loss": loss, "grad_norm": grad_norm, "update_norm": moved}

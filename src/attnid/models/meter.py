@@ -61,24 +61,23 @@ class OverlapMeter:
         self.layers = [layer for layer in found if layer.name not in self.left_out]
         self.every, self.callback, self.step = every, callback, 0
         self._nulls = {layer.name: _nulls(layer) for layer in self.layers}
-        self._stacks = _alike(self.layers)
-        self._open: list[StepMeasures] = []
+        self._before: list[Arrays] = []
         self._frames: list[pd.DataFrame] = []
 
     @torch.no_grad()
     def __enter__(self) -> Self:
         self.step += 1
         if self.step == 1 or self.step % self.every == 0:
-            self._open = [StepMeasures(layers[0].spec, _stacked(layers)) for layers in self._stacks]
+            self._before = [_parameters(layer) for layer in self.layers]
         return self
 
     @torch.no_grad()
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        opened, self._open = self._open, []
+        before, self._before = self._before, []
         if error is not None:
             self.step -= 1
-        elif opened:
-            self._measure(opened)
+        elif before:
+            self._measure(before)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
         """Measure every `step()` of an optimiser from now on. Returns a function that ends it."""
@@ -106,14 +105,13 @@ class OverlapMeter:
         """Write all rows so far as a Parquet table, with units. Raises UserError where it cannot be written."""
         schema.write(OVERLAPS, self.frame(), Path(path))
 
-    def _measure(self, opened: Sequence[StepMeasures]) -> None:
-        frames = {}
-        for layers, before in zip(self._stacks, opened, strict=True):
-            after = _stacked(layers)
-            measured = before.of_update(after) | weight_measures(layers[0].spec, after)
-            for index, layer in enumerate(layers):
-                frames[layer.name] = self._rows(layer, {name: array[index] for name, array in measured.items()})
-        rows = pd.concat([frames[layer.name] for layer in self.layers], ignore_index=True)
+    def _measure(self, before: Sequence[Arrays]) -> None:
+        frames = []
+        for layer, old in zip(self.layers, before, strict=True):
+            new = {name: tensor.double() for name, tensor in _parameters(layer).items()}
+            measures = StepMeasures(layer.spec, {name: tensor.double() for name, tensor in old.items()})
+            frames.append(self._rows(layer, measures.of_update(new) | weight_measures(layer.spec, new)))
+        rows = pd.concat(frames, ignore_index=True)
         self._frames.append(rows)
         if self.callback is not None:
             self.callback(rows)
@@ -135,18 +133,6 @@ def _nulls(layer: AttentionLayer) -> dict[str, float]:
     return {f"rho_{pair}_null_{name}": value for pair in ("qk", "vo") for name, value in nulls[pair]._asdict().items()}
 
 
-def _alike(layers: Sequence[AttentionLayer]) -> list[list[AttentionLayer]]:
-    """Layers of the same sizes and place, which are measured as one."""
-    stacks: dict[object, list[AttentionLayer]] = {}
-    for layer in layers:
-        spec = layer.spec.model_copy(update={"relative_buckets": 0, "causal": True, "context_dim": None})
-        shapes = tuple((name, slot.shape) for name, slot in sorted(layer.slots.items()) if name != "table")
-        where = str(layer.tensors[layer.slots["W_Q"].tensor].device)
-        stacks.setdefault((spec, shapes, where), []).append(layer)
-    return list(stacks.values())
-
-
-def _stacked(layers: Sequence[AttentionLayer]) -> Arrays:
-    """Parameters of layers that are alike, shape (layers, ...)."""
-    each = [layer.parameters() for layer in layers]
-    return {name: torch.stack([own[name].double() for own in each]) for name in each[0] if name != "table"}
+def _parameters(layer: AttentionLayer) -> Arrays:
+    """Copies of the parameters that are measured."""
+    return {name: tensor for name, tensor in layer.parameters().items() if name != "table"}
