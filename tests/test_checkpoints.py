@@ -445,8 +445,9 @@ def peak_megabytes(command: str, layers: int, place: Path) -> int:
     config = {"model_type": "llama", "hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": 16}
     (place / "config.json").write_text(json.dumps(config))
     code = (
-        "import resource, sys; from attnid.cli import main; main(sys.argv[1:]);"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024, file=sys.stderr)"
+        "import sys; from attnid.cli import main; main(sys.argv[1:]);"
+        "lines = open('/proc/self/status').read().splitlines();"
+        "print(*(int(line.split()[1]) // 1024 for line in lines if line.startswith('VmHWM')), file=sys.stderr)"
     )
     more = {"inspect": [], "rebalance": [str(place.parent / "out")], "diff": [str(place)]}[command]
     arguments = [sys.executable, "-c", code, command, str(place), *more]

@@ -5,7 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from found_models import FAMILIES, NAMES, OTHERS, MinGptAttention, draws, of_family, of_torch, randomised, runnable
+from small_models import cheap_settings
+from test_attention_variants import DoublePrecision, inputs_of
 from torch import Tensor, nn
 
 from attnid.attention import attention
@@ -355,3 +358,52 @@ def test_a_found_layer_of_torch_is_the_layer_that_is_counted() -> None:
 def test_every_kind_of_model_is_tried() -> None:
     assert len(FAMILIES) > 30
     assert set(OTHERS) < set(NAMES)
+
+
+WITH_HEADS = {
+    "GPT-2": "AutoModelForCausalLM",
+    "BERT": "AutoModelForMaskedLM",
+    "RoBERTa": "AutoModelForMaskedLM",
+    "ViT": "AutoModelForImageClassification",
+    "T5, encoder": "AutoModelForSeq2SeqLM",
+    "Whisper, encoder": "AutoModelForSpeechSeq2Seq",
+    "Llama": "AutoModelForCausalLM",
+    "Mistral": "AutoModelForCausalLM",
+    "Qwen2": "AutoModelForCausalLM",
+    "Qwen3": "AutoModelForCausalLM",
+    "Gemma 2": "AutoModelForCausalLM",
+    "GPT-NeoX": "AutoModelForCausalLM",
+    "Phi": "AutoModelForCausalLM",
+    "Falcon, groups": "AutoModelForCausalLM",
+    "gpt-oss": "AutoModelForCausalLM",
+}
+
+
+@pytest.mark.parametrize("name", WITH_HEADS)
+def test_logits_of_a_whole_model_stay(name: str) -> None:
+    case = FAMILIES[name]
+    config = transformers.AutoConfig.for_model(case.model_type, **cheap_settings(case.model_type) | case.settings)
+    options = {"attn_implementation": "eager", "experts_implementation": "eager"}
+    make = getattr(transformers, WITH_HEADS[name]).from_config
+    torch.manual_seed(0)
+    model = make(config, dtype=torch.float64, **options).eval()
+    given = inputs_of(case)
+    with torch.no_grad(), DoublePrecision():
+        for parameter in model.parameters():
+            parameter.add_(0.1 * torch.randn_like(parameter))
+        before = model(**given).logits
+        rows = rebalance_(model)
+        after = model(**given).logits
+    assert any(row.moved > 0.01 for row in rows)
+    assert before.std() > 1e-3
+    assert (after - before).abs().max() < SAME * before.abs().max()
+    single = {key: value.float() if value.is_floating_point() else value for key, value in given.items()}
+    model.float()
+    with torch.no_grad():
+        for layer in find_attention(model):
+            layer.views()["W_V"].mul_(3)  # away from balance again
+        before = model(**single).logits
+        rows = rebalance_(model)
+        after = model(**single).logits
+    assert any(row.moved > 0.01 for row in rows)
+    assert (after - before).abs().max() < 1e-4 * before.abs().max()
