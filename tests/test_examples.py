@@ -11,7 +11,7 @@ import attnid
 
 PAGES = {
     "reader": ("reproduced", "qualified", "{0: 0."),
-    "researcher": ("rho_qk_null_low", "moved by 0."),
+    "researcher": ("rho_null_low", "moved by 0."),
     "practitioner": ("12 biases, 12 products, output changed by", "S does not commute with RoPE"),
 }
 

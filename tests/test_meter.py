@@ -79,11 +79,11 @@ def test_a_random_step_lies_in_the_null_band_of_its_layer(name: str, mean_qk: fl
         with meter:
             nudge(model, 1e-6, seed)
     frame = meter.frame()
-    for pair, mean in (("qk", mean_qk), ("vo", mean_vo)):
-        rho, null = frame[f"rho_{pair}"], frame[f"rho_{pair}_null_mean"]
+    for pair, prefix, mean in (("qk", "rho_null", mean_qk), ("vo", "rho_vo_null", mean_vo)):
+        rho, null = frame[f"rho_{pair}"], frame[f"{prefix}_mean"]
         assert null.to_numpy() == pytest.approx(mean)
         assert rho.mean() == pytest.approx(mean, rel=0.05)
-        inside = (rho > frame[f"rho_{pair}_null_low"]) & (rho < frame[f"rho_{pair}_null_high"])
+        inside = (rho > frame[f"{prefix}_low"]) & (rho < frame[f"{prefix}_high"])
         assert 0.92 < inside.mean() < 0.98
 
 
@@ -131,7 +131,7 @@ def test_what_is_normalised_has_no_value_and_latent_attention_no_row() -> None:
     with meter:
         nudge(model)
     frame = meter.frame()
-    assert frame[["rho_qk", "rho_qk_null_mean", "beta", "mu"]].isna().all(axis=None)
+    assert frame[["rho_qk", "rho_null_mean", "beta", "mu"]].isna().all(axis=None)
     assert (frame.rho_vo > 0).all()
     latent = OverlapMeter(of_family("DeepSeek V3").model)
     assert latent.left_out == {"layers.0.self_attn": "keys and values come from a normalised latent"}

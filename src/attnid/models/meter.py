@@ -130,7 +130,10 @@ class OverlapMeter:
 
 def _nulls(layer: AttentionLayer) -> dict[str, float]:
     nulls = random_step_nulls(layer.spec, value_width=layer.slots["W_V"].shape[-1])
-    return {f"rho_{pair}_null_{name}": value for pair in ("qk", "vo") for name, value in nulls[pair]._asdict().items()}
+    prefixes = {"qk": "rho_null", "vo": "rho_vo_null"}
+    return {
+        f"{prefix}_{name}": value for pair, prefix in prefixes.items() for name, value in nulls[pair]._asdict().items()
+    }
 
 
 def _parameters(layer: AttentionLayer) -> Arrays:

@@ -1,7 +1,10 @@
 """Tables about a model's attention layers."""
 
-from attnid.schema import Table, floats, ints, optional, texts
-from attnid.training_tables import NOT_FINITE, RANK_DEFICIENT, REGULAR
+from dataclasses import replace
+
+from attnid.schema import Column, Table, floats, ints, optional, texts
+from attnid.tables import CELLS
+from attnid.training_tables import HEADS, NOT_FINITE, RANK_DEFICIENT, REGULAR
 
 ALIVE, NEAR_DEAD, DEAD = "alive", "near-dead", "dead"
 
@@ -36,6 +39,13 @@ WEIGHTS = Table(
     key=("layer", "head"),
 )
 
+
+def _as_in(table: Table, *names: str) -> tuple[Column, ...]:
+    """Columns of another table, of which a value may be missing here."""
+    columns = {column.name: column for column in table.columns}
+    return tuple(replace(columns[name], nullable=True) for name in names)
+
+
 OVERLAPS = Table(
     "overlaps",
     "one row a measured step of a model, attention layer and key/value head with all its query heads: the step itself, "
@@ -45,27 +55,12 @@ OVERLAPS = Table(
         *ints(step="optimiser step, from 1"),
         *texts(layer="path of the attention module"),
         *ints(head="key/value head, from 0"),
-        *optional(
-            rho_qk="share of the query/key step's squared length that lies along the gauge directions",
-            rho_qk_augmented="the same for [W_Q b_Q], [W_K b_K]",
-            rho_qk_null_mean="mean of rho_qk for a random (isotropic) step of this layer",
-            rho_qk_null_low="2.5 % quantile of rho_qk for a random step",
-            rho_qk_null_high="97.5 % quantile of rho_qk for a random step",
-            rho_vo="share of the value/output step's squared length that lies along the gauge directions",
-            rho_vo_augmented="the same for [W_V b_V], W_O",
-            rho_vo_null_mean="mean of rho_vo for a random step",
-            rho_vo_null_low="2.5 % quantile of rho_vo for a random step",
-            rho_vo_null_high="97.5 % quantile of rho_vo for a random step",
-            update_norm="norm of the step in W_Q and W_K of the head",
-            drift="norm of the change of G_Q - G_K over the step",
-            drift_augmented="the same for the augmented pair",
-            beta="|G_Q - G_K|_F after the step; of dimensions that RoPE rotates, what gradient flow conserves of it",
-            beta_augmented="the same for the augmented pair",
-            tau="trace(G_Q - G_K) after the step",
-            tau_augmented="the same for the augmented pair",
-            trace="trace(G_Q + G_K) after the step",
-            mu="lambda_min(G_Q) + lambda_min(G_K) after the step",
-        ),
+        *_as_in(HEADS, "rho_qk", "rho_qk_augmented"),
+        *_as_in(CELLS, "rho_null_mean", "rho_null_low", "rho_null_high"),
+        *_as_in(HEADS, "rho_vo", "rho_vo_augmented"),
+        *_as_in(CELLS, "rho_vo_null_mean", "rho_vo_null_low", "rho_vo_null_high"),
+        *_as_in(HEADS, "update_norm", "drift", "drift_augmented", "beta", "beta_augmented", "tau", "tau_augmented"),
+        *_as_in(HEADS, "trace", "mu"),
         *texts(state=f"the query and key weights after the step: {REGULAR}, {RANK_DEFICIENT} or {NOT_FINITE}"),
     ),
     key=("step", "layer", "head"),
