@@ -160,7 +160,23 @@ def test_a_checkpoint_of_several_files(tmp_path: Path) -> None:
         assert sorted(file.name for file in (tmp_path / out).glob("*.safetensors")) == shards
         assert (tmp_path / out / index).read_bytes() == (source / index).read_bytes()
         assert diff(source, tmp_path / out, source / "config.json").same
-    assert (tmp_path / "a" / "config.json").exists()
+        assert (tmp_path / out / "config.json").read_bytes() == (source / "config.json").read_bytes()
+
+
+def test_everything_beside_the_weights_is_copied(tmp_path: Path) -> None:
+    source = saved("GPT-2", tmp_path / "in")
+    (source / "1_Pooling").mkdir()
+    (source / "1_Pooling" / "config.json").write_text("{}")
+    weights = source / "model.safetensors"
+    (source / "blobs").mkdir()
+    weights.rename(source / "blobs" / "x")
+    weights.symlink_to(source / "blobs" / "x")
+    weights.chmod(0o444)
+    before = weights.read_bytes()
+    rebalance(source, tmp_path / "out", None)
+    assert (tmp_path / "out" / "1_Pooling" / "config.json").read_text() == "{}"
+    assert not (tmp_path / "out" / "model.safetensors").is_symlink()
+    assert weights.read_bytes() == before != (tmp_path / "out" / "model.safetensors").read_bytes()
 
 
 def test_a_nano_gpt_checkpoint_is_read_with_the_configuration_of_gpt_2(tmp_path: Path) -> None:
@@ -229,6 +245,19 @@ def test_a_value_bias_that_went_into_the_output_bias_is_the_same_function(tmp_pa
     assert found.layers[0]["before"] > 0.1 > 1e-5 > found.layers[0]["after"]
 
 
+def test_a_model_with_a_head_and_one_without_are_told_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = saved("GPT-2", tmp_path / "in")
+    headed = tmp_path / "headed"
+    shutil.copytree(source, headed)
+    tensors = load_file(headed / "model.safetensors")
+    save_file({f"transformer.{name}": tensor for name, tensor in tensors.items()}, headed / "model.safetensors")
+    for pair in ((source, headed), (headed, source)):
+        assert main(["diff", *map(str, pair)]) == 2
+        printed = capsys.readouterr().err
+        assert "h.0.attn is an attention layer of one model alone" in printed
+        assert "transformer.h.0.attn may be the same in a model with a head: save both with it or both" in printed
+
+
 def test_one_model_in_two_precisions_is_one_function(tmp_path: Path) -> None:
     source = saved("Llama", tmp_path / "in")
     assert diff(source, saved("Llama", tmp_path / "out", torch.bfloat16), None).same
@@ -285,7 +314,9 @@ def test_normalised_queries_and_latents_say_why_they_stay(tmp_path: Path, capsys
     ):
         source = saved(name, tmp_path / name)
         assert main(["inspect", str(source)]) == 0
-        assert sentence in capsys.readouterr().out
+        printed = capsys.readouterr().out
+        assert sentence in printed
+        assert "nan" not in printed
         assert main(["rebalance", str(source), str(tmp_path / f"{name} out")]) == 0
         assert f"left as they are, {sentence.split(': ')[1]}: layers.0.self_attn" in capsys.readouterr().out
 
@@ -339,7 +370,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "biases that are not there": (_config({"attention_bias": True}), "q_proj.bias is missing"),
     "another family": (
         _config({"model_type": "gpt2", "n_embd": 12, "n_head": 4, "n_layer": 1}),
-        "no attention layers of a model",
+        "has 1 layers of self attention by its configuration, and h.0.attn is not among its tensors",
     ),
     "a bias too many": (
         _tensors(lambda tensors: tensors.update({"layers.0.self_attn.k_proj.bias": torch.zeros(12)})),
@@ -349,6 +380,10 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "more layers than configured": (
         _tensors(lambda tensors: tensors.update({"layers.7.self_attn.o_proj.weight": torch.zeros(12, 24)})),
         "1 layers for self by the configuration, found layers.7.self_attn",
+    ),
+    "pickled weights": (
+        lambda place: (place / "model.safetensors").rename(place / "pytorch_model.bin"),
+        "but pytorch_model.bin; expected a checkpoint (in Python: safetensors.torch.save_model(model, ",
     ),
     "an empty index": (_index({"weight_map": {}}), "holds no weight_map"),
     "an index of something else": (_index([1]), "holds no weight_map"),
@@ -385,12 +420,16 @@ def test_what_cannot_be_read_is_one_sentence(
     [
         (["inspect", "nowhere"], "nowhere: no such file"),
         (["rebalance", "GOOD", "GOOD"], "exists; expected a place that is yet to be made"),
-        (["rebalance", "GOOD", "nowhere/out"], "cannot be made"),
+        (["rebalance", "GOOD", "nowhere/out"], "nowhere/out: cannot be made, as nowhere is no directory"),
+        (["rebalance", "GOOD", "GOOD/config.json/out"], "config.json is no directory"),
+        (["rebalance", "GOOD", "GOOD/deeper"], "lies in"),
+        (["inspect", "GOOD", "--table", "x.csv"], "x.csv: tables are saved as .parquet"),
         (["rebalance", "GOOD", "GOOD/model.safetensors"], "exists"),
         (["inspect", "GOOD", "--figure", "x.jpg"], "saved as .pdf or .png"),
-        (["inspect", "GOOD", "--table", "GOOD/config.json/x"], "cannot be written"),
+        (["inspect", "GOOD", "--table", "GOOD/config.json/x.parquet"], "cannot be written"),
         (["inspect", "GOOD", "--config", "nowhere.json"], "cannot be read"),
-        (["diff", "GOOD", "MINILM"], "expected two of the same architecture"),
+        (["inspect", "model.pt"], "model.pt: no such file"),
+        (["diff", "GOOD", "MINILM"], "expected two of one architecture"),
     ],
 )
 def test_a_mistake_at_the_command_line_is_one_sentence(

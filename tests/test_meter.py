@@ -125,6 +125,30 @@ def test_adam_moves_along_the_gauge_and_a_failed_step_is_no_step() -> None:
     assert meter.frame().rho_qk_augmented.min() > 0.01
 
 
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_step_that_failed_under_a_hook_is_no_step(wrapped: bool) -> None:
+    class Accelerated:
+        """As accelerate wraps an optimiser."""
+
+        def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+            self.optimizer = optimizer
+
+    one = of_torch()
+    optimizer = torch.optim.SGD(one.model.parameters(), lr=1e-3)
+    meter = OverlapMeter(one.model, every=1)
+    meter.attach(Accelerated(optimizer) if wrapped else optimizer)  # type: ignore[arg-type]
+
+    def fail() -> torch.Tensor:
+        raise RuntimeError("lost")
+
+    one.run().square().mean().backward()
+    with pytest.raises(RuntimeError, match="lost"):
+        optimizer.step(fail)
+    optimizer.step()
+    optimizer.step()
+    assert list(meter.frame().step.unique()) == [1, 2]
+
+
 def test_what_is_normalised_has_no_value_and_latent_attention_no_row() -> None:
     model = of_family("Qwen3").model
     meter = OverlapMeter(model)
@@ -163,8 +187,9 @@ def test_rows_are_written_with_their_units(tmp_path: Path) -> None:
 
 
 def test_every_has_to_be_a_step() -> None:
-    with pytest.raises(UserError, match="every is 0; allowed: 1 or more"):
-        OverlapMeter(of_torch().model, every=0)
+    for every in (0, 2.5, "10", True):
+        with pytest.raises(UserError, match=f"every is {every!r}; allowed: whole numbers from 1"):
+            OverlapMeter(of_torch().model, every=every)
 
 
 def test_the_null_of_a_layer_whose_keys_and_values_read_other_widths() -> None:

@@ -1,12 +1,13 @@
 """Models of others before and after their weights move: the same function, and what is refused."""
 
 import copy
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
 import torch
 import transformers
-from found_models import FAMILIES, NAMES, OTHERS, MinGptAttention, draws, of_family, of_torch, randomised, runnable
+from found_models import FAMILIES, NAMES, OTHERS, draws, of_family, of_torch, runnable
 from small_models import cheap_settings
 from test_attention_variants import DoublePrecision, inputs_of
 from torch import Tensor, nn
@@ -297,6 +298,50 @@ def test_a_projected_step_has_no_part_along_the_gauge(name: str) -> None:
     assert min(shares[False]) > 1e-3
 
 
+def test_a_pair_with_a_frozen_weight_is_left_to_the_optimiser() -> None:
+    one = runnable("BERT")
+    (layer,) = find_attention(one.model)
+    layer.tensors[layer.slots["W_K"].tensor].requires_grad_(False)
+    twin = copy.deepcopy(one.model)
+    for model, context in ((one.model, project_step(one.model)), (twin, nullcontext())):
+        optimizer = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad], lr=1e-3)
+        for weight in optimizer.param_groups[0]["params"]:
+            weight.grad = draws(*weight.shape)
+        with context:
+            optimizer.step()
+    projected, plain = (in_double(find_attention(model)[0]) for model in (one.model, twin))
+    assert all(torch.equal(projected[name], plain[name]) for name in ("W_Q", "W_K", "b_Q", "b_K"))
+    assert not torch.equal(projected["W_V"], plain["W_V"])
+
+
+def test_every_optimiser_of_a_model_is_treated() -> None:
+    one = runnable("GPT-2")
+    named = dict(one.model.named_parameters())
+    halves = [[tensor for name, tensor in named.items() if name.endswith(end)] for end in ("weight", "bias")]
+    optimizers = [torch.optim.AdamW(half, lr=1e-3) for half in halves]
+    one.run().square().mean().backward()
+    for optimizer in optimizers:
+        optimizer.step()
+    kept = [len(optimizer.state) for optimizer in optimizers]
+    rebalance_(one.model, optimizers, state="clear")
+    assert [len(optimizer.state) for optimizer in optimizers] == [kept[0] - 2, kept[1] - 1]
+
+
+@pytest.mark.parametrize("loss", ["overflow", "underflow"])
+def test_a_pair_that_its_precision_cannot_hold_is_put_back(loss: str) -> None:
+    one = of_family("Llama, biases")
+    one.model.half()
+    (layer,) = find_attention(one.model)
+    views = layer.views()
+    views["W_Q"].mul_(1e-6 if loss == "underflow" else 1e4)
+    views["W_K"].mul_(1e-6 if loss == "underflow" else 1e-3)
+    before = {name: tensor.clone() for name, tensor in layer.parameters().items()}
+    S = torch.eye(layer.spec.qk_head_dim).expand(layer.spec.n_kv_heads, -1, -1)
+    with pytest.raises(UserError, match="qk cannot move: float16 cannot hold what it would become"):
+        transform_(layer, "qk", S * 1e5)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in layer.parameters().items())
+
+
 def test_zero_and_rank_deficient_heads_are_left_alone_and_named() -> None:
     one = runnable("GPT-2")
     (layer,) = find_attention(one.model)
@@ -308,30 +353,6 @@ def test_zero_and_rank_deficient_heads_are_left_alone_and_named() -> None:
     assert one.change(before) < SAME
 
 
-def test_a_module_used_twice_is_one_layer_and_shared_weights_stay() -> None:
-    block = randomised(MinGptAttention(12, 2).double())
-    assert len(find_attention(nn.Sequential(block, block))) == 1
-    other = randomised(MinGptAttention(12, 2).double())
-    other.key = block.key
-    layers = find_attention(nn.Sequential(block, other))
-    assert [layer.fixed("qk") for layer in layers] == ["shares weights with 1", "shares weights with 0"]
-    assert {row.reason[:6] for row in rebalance_(nn.Sequential(block, other))} == {"shares"}
-
-
-def test_what_is_not_known_is_not_recognised() -> None:
-    class Turned(MinGptAttention):
-        def forward(self, x: Tensor, angles: Tensor) -> Tensor:
-            return super().forward(x) * angles
-
-    for model in (nn.Linear(3, 3), Turned(12, 2)):
-        with pytest.raises(UserError, match=r"no attention layers are recognised; known: torch\.nn"):
-            find_attention(model)
-    changed = of_family("Llama").model
-    changed.layers[0].self_attn.q_proj = nn.Linear(5, 5, dtype=torch.float64)
-    with pytest.raises(UserError, match=r"layers\.0\.self_attn\.q_proj\.weight has shape \(5, 5\); by the config"):
-        find_attention(changed)
-
-
 @pytest.mark.parametrize(
     ("call", "complaint"),
     [
@@ -339,6 +360,10 @@ def test_what_is_not_known_is_not_recognised() -> None:
         (lambda model: rebalance_(model, state="lose"), "state is 'lose'; allowed: transport, clear, keep"),
         (lambda model: transform_(find_attention(model)[0], "qk", torch.zeros(3, 4, 4)), "S is singular"),
         (lambda model: transform_(find_attention(model)[0], "qk", torch.eye(4)), r"S has shape \(4, 4\); expected"),
+        (lambda model: transform_(model, "qk", torch.eye(4)), "Sequential is no attention layer"),
+        (lambda model: rebalance_(model, model), "Sequential is no optimiser"),
+        (lambda model: rebalance_(model, torch.optim.SGD([torch.zeros(3)])), "none of the attention weights"),
+        (lambda model: rebalance_(model, torch.optim.LBFGS(model.parameters())), "the history of LBFGS"),
     ],
 )
 def test_a_mistake_is_one_sentence(call: Any, complaint: str) -> None:

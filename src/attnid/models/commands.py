@@ -1,6 +1,7 @@
 """What attnid inspect, rebalance and diff do with checkpoints."""
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -94,6 +95,8 @@ def inspect(place: Path, config: Path | None, table: Path | None = None, figure:
 
     Raises UserError where the checkpoint cannot be read or is not what its configuration says.
     """
+    if table is not None and table.suffix != ".parquet":
+        raise UserError(f"{table}: tables are saved as .parquet")
     layers = layers_of(open_checkpoint(place), place, config)
     heads = inspect_layers(_followed(layers, "layers"))
     if table is not None:
@@ -124,17 +127,21 @@ def _summary(layer: AttentionLayer, heads: pd.DataFrame | None) -> dict[str, Any
     return {
         "layer": layer.name,
         "heads": f"{layer.spec.n_heads:d}/{layer.spec.n_kv_heads:d}",
-        "beta": f"{(heads['beta'] / heads['trace']).median():.3g}",
-        "tau": f"{(heads['tau'] / heads['trace']).median():+.3f}",
-        "mu": f"{heads['mu'].median():.2g}",
-        "condition": f"{conditions.to_numpy().max():.3g}",
-        "erank qk": f"{heads['effective_rank_qk'].median():.1f}",
-        "erank vo": f"{heads['effective_rank_vo'].median():.1f}",
-        "key bias": f"{heads['dead_key_bias'].pow(2).sum() ** 0.5:.3g}",
+        "beta": _shown((heads["beta"] / heads["trace"]).median(), ".3g"),
+        "tau": _shown((heads["tau"] / heads["trace"]).median(), "+.3f"),
+        "mu": _shown(heads["mu"].median(), ".2g"),
+        "condition": _shown(conditions.to_numpy().max(), ".3g"),
+        "erank qk": _shown(heads["effective_rank_qk"].median(), ".1f"),
+        "erank vo": _shown(heads["effective_rank_vo"].median(), ".1f"),
+        "key bias": _shown(heads["dead_key_bias"].pow(2).sum() ** 0.5, ".3g"),
         "dead": int((heads["liveliness"] == DEAD).sum()),
         "near": int((heads["liveliness"] == NEAR_DEAD).sum()),
         "weights": ", ".join(sorted(set(heads["state"]) - {REGULAR})) or REGULAR,
     }
+
+
+def _shown(value: float, style: str) -> str:
+    return "-" if math.isnan(value) else format(value, style)
 
 
 # ---------------------------------------------------------------- rebalance
@@ -153,9 +160,13 @@ def rebalance(source: Path, target: Path, config: Path | None) -> list[str]:
     tensors = open_checkpoint(source)
     layers = layers_of(tensors, source, config)
     partial = target.with_name(f".{target.name}.partial")
-    remove(partial)
     if os.path.lexists(target):
         raise UserError(f"{target}: exists; expected a place that is yet to be made")
+    if not target.parent.is_dir():
+        raise UserError(f"{target}: cannot be made, as {target.parent} is no directory that exists")
+    if source.is_dir() and target.resolve().is_relative_to(source.resolve()):
+        raise UserError(f"{target}: lies in {source}; expected a place outside of it")
+    remove(partial)
     try:
         written = copied(source, partial)
         moved = layers_of(written, source, config)
@@ -164,7 +175,7 @@ def rebalance(source: Path, target: Path, config: Path | None) -> list[str]:
         _require_rest_untouched(tensors, written, {name for layer in layers for name in layer.tensor_names()})
         partial.rename(target)
     except OSError as error:
-        raise UserError(f"{target}: cannot be made ({error.strerror})") from None
+        raise UserError(f"{target}: cannot be made ({error.strerror or error})") from None
     finally:
         remove(partial)
     done = [row for row in rows if not row.reason]

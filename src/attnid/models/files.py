@@ -1,8 +1,8 @@
 """Checkpoints in the safetensors format, read and changed in place without ever being held in memory as a whole."""
 
 import json
-import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +33,7 @@ DTYPES = {
 INDEX = "model.safetensors.index.json"
 ONE = "model.safetensors"
 LARGEST_INDEX = 100_000_000
+PICKLED = (".bin", ".pt", ".pth", ".ckpt")
 
 
 @dataclass(frozen=True)
@@ -93,9 +94,13 @@ def tensor_files(place: Path) -> list[Path]:
         for name in (INDEX, ONE):
             if (place / name).is_file():
                 return tensor_files(place / name)
-        raise UserError(f"{place}: holds neither {ONE} nor {INDEX}; expected a checkpoint")
+        pickled = sorted(file.name for suffix in PICKLED for file in place.glob(f"*{suffix}"))
+        found = f" but {pickled[0]}" if pickled else ""
+        raise UserError(f"{place}: holds neither {ONE} nor {INDEX}{found}; expected a checkpoint{_hint(pickled)}")
     if not place.exists():
         raise UserError(f"{place}: no such file; expected a checkpoint in the safetensors format")
+    if place.name.endswith(PICKLED):
+        raise UserError(f"{place}: not a safetensors file; expected a checkpoint in that format{_hint([place.name])}")
     if not place.name.endswith(".json"):
         return [place]
     names = sorted(set(_index(place).values()))
@@ -106,6 +111,11 @@ def tensor_files(place: Path) -> list[Path]:
         if not file.is_file():
             raise UserError(f"{place}: {name} is missing; expected it beside the index")
     return files
+
+
+def _hint(pickled: list[str]) -> str:
+    """What to do about files that torch.save wrote, or nothing."""
+    return f" (in Python: safetensors.torch.save_model(model, {ONE!r}), or save_pretrained)" if pickled else ""
 
 
 def open_checkpoint(place: Path) -> TensorFiles:
@@ -136,24 +146,23 @@ def config_of(place: Path, given: Path | None) -> tuple[object, Path]:
 def copied(source: Path, target: Path) -> TensorFiles:
     """Copy a checkpoint, byte for byte, to a place that does not exist, and open the copy for writing.
 
-    Of a directory all files are copied, of an index its files, to a directory; else one file. Raises UserError where
-    the copy cannot be made; nothing is left behind then.
+    Of a directory everything is copied, of an index its files and the configuration beside it, to a directory; else
+    one file. Raises OSError where the copy cannot be made.
     """
-    if os.path.lexists(target):
-        raise UserError(f"{target}: exists; expected a place that is yet to be made")
     files = tensor_files(source)
-    try:
-        if source.is_dir() or source.name.endswith(".json"):
-            others = [file for file in source.iterdir() if file.is_file()] if source.is_dir() else [source]
-            target.mkdir()
-            for file in {*others, *files}:
-                shutil.copy(file, target / file.name)
-            return TensorFiles([target / file.name for file in files], writable=True)
+    if source.is_dir():
+        shutil.copytree(source, target)
+    elif source.name.endswith(".json"):
+        target.mkdir()
+        beside = source.with_name("config.json")
+        for file in {source, *files, *([beside] if beside.is_file() else [])}:
+            shutil.copy(file, target)
+    else:
         shutil.copy(source, target)
-        return TensorFiles([target], writable=True)
-    except OSError as error:
-        remove(target)
-        raise UserError(f"{target}: cannot be made ({error.strerror})") from None
+    copies = [target / file.name for file in files] if target.is_dir() else [target]
+    for copy in copies:
+        copy.chmod(copy.stat().st_mode | stat.S_IWUSR)
+    return TensorFiles(copies, writable=True)
 
 
 def remove(place: Path) -> None:

@@ -106,10 +106,11 @@ class Compared:
 @torch.no_grad()
 def compare_layers(one: Sequence[AttentionLayer], other: Sequence[AttentionLayer]) -> Iterator[Compared]:
     """Compare the attention layers of two models of one architecture. Raises UserError where it is not one."""
-    names = [layer.name for layer in one]
-    for name in {layer.name for layer in other} ^ set(names):
-        raise UserError(f"{name} is an attention layer of one model alone; expected two of the same architecture")
-    others = {layer.name: layer for layer in other}
+    names, others = {layer.name for layer in one}, {layer.name: layer for layer in other}
+    for name in sorted(names ^ others.keys()):
+        inner = next((known for known in sorted(names | others.keys()) if known.endswith(f".{name}")), None)
+        hint = f"; {inner} may be the same in a model with a head: save both with it or both without" if inner else ""
+        raise UserError(f"{name} is an attention layer of one model alone; expected two of one architecture{hint}")
     for layer in one:
         if layer.spec != others[layer.name].spec:
             raise UserError(f"{layer.name} is not the same layer in both; expected two models of one architecture")

@@ -7,6 +7,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from attnid.errors import UserError
 from attnid.layer import LayerSpec
 
 SIDES = {"qk": ("W_Q", "W_K", "b_Q", "b_K", "extra_K"), "vo": ("W_V", "W_O", "b_V", "extra_V")}
@@ -87,7 +88,8 @@ class AttentionLayer:
             are the key and the value of a token that torch.nn.MultiheadAttention adds to every sequence.
         tensors: the model's parameters or a checkpoint's tensors, by name.
         extra_token: whether every sequence gets one token more, whose key and value do not come from the weights.
-        shared_with: another layer with some of the same tensors, which is then moved in neither.
+        obstacle: why no pair of the layer can move, whatever its spec: weights that something else uses as well, or
+            code between them; "" where nothing is in the way.
     """
 
     name: str
@@ -95,7 +97,7 @@ class AttentionLayer:
     slots: Mapping[str, Slot]
     tensors: Mapping[str, Tensor] = field(repr=False)
     extra_token: bool = False
-    shared_with: str = ""
+    obstacle: str = ""
 
     @torch.no_grad()
     def views(self) -> dict[str, Tensor]:
@@ -135,12 +137,14 @@ class AttentionLayer:
         Args:
             pair: `qk` or `vo`.
         """
+        if pair not in PAIRS:
+            raise UserError(f"{self.name}: {pair!r} is no pair; allowed: {', '.join(PAIRS)}")
         if self.spec.kv_latent_dim is not None:
             return "keys and values come from a normalised latent"
         if pair == "qk" and self.spec.qk_norm != "none":
             return "queries and keys are normalised"
-        if self.shared_with:
-            return f"shares weights with {self.shared_with}"
+        if self.obstacle:
+            return self.obstacle
         kinds = {self.tensors[name].dtype for name in self.tensor_names(pair)}
         if not kinds <= set(STORED):
             return f"stored as {', '.join(sorted(str(kind).removeprefix('torch.') for kind in kinds))}"
@@ -150,6 +154,10 @@ class AttentionLayer:
         if width > min(wide, self.slots[second].shape[2]):
             return "heads are wider than the model"
         return ""
+
+    def trains(self, pair: str) -> bool:
+        """Whether no tensor of a pair is frozen."""
+        return all(self.tensors[name].requires_grad for name in self.tensor_names(pair))
 
     @property
     def dead_key_rows(self) -> slice:

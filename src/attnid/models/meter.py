@@ -35,6 +35,7 @@ class OverlapMeter:
 
     The first step and every `every`-th are measured; around the others nothing is done but counting. A measured step
     holds one more copy of the attention weights and computes in float64. `attach` measures without the `with`.
+    The null is that of a step in all weights of a pair, also where some are frozen.
 
     Args:
         model: a module, or layers of `attnid.find_attention`.
@@ -50,37 +51,46 @@ class OverlapMeter:
 
     def __init__(
         self,
-        model: nn.Module | Sequence[AttentionLayer],
+        model: nn.Module | AttentionLayer | Sequence[AttentionLayer],
         every: int = 10,
         callback: Callable[[pd.DataFrame], object] | None = None,
     ) -> None:
-        if every < 1:
-            raise UserError(f"OverlapMeter: every is {every}; allowed: 1 or more")
+        if type(every) is not int or every < 1:
+            raise UserError(f"OverlapMeter: every is {every!r}; allowed: whole numbers from 1")
         found = as_layers(model)
         self.left_out = {layer.name: layer.fixed("vo") for layer in found if layer.fixed("vo") and layer.fixed("qk")}
         self.layers = [layer for layer in found if layer.name not in self.left_out]
         self.every, self.callback, self.step = every, callback, 0
         self._nulls = {layer.name: _nulls(layer) for layer in self.layers}
         self._before: list[Arrays] = []
+        self._inside = False
         self._frames: list[pd.DataFrame] = []
 
     @torch.no_grad()
     def __enter__(self) -> Self:
-        self.step += 1
+        if not self._inside:  # else the step before, seen by a hook, has failed
+            self.step += 1
+        self._inside = True
         if self.step == 1 or self.step % self.every == 0:
             self._before = [_parameters(layer) for layer in self.layers]
         return self
 
     @torch.no_grad()
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        before, self._before = self._before, []
+        before, self._before, self._inside = self._before, [], False
         if error is not None:
             self.step -= 1
         elif before:
             self._measure(before)
 
     def attach(self, optimizer: torch.optim.Optimizer) -> Callable[[], None]:
-        """Measure every `step()` of an optimiser from now on. Returns a function that ends it."""
+        """Measure every `step()` of an optimiser from now on. Returns a function that ends it.
+
+        Of an optimiser wrapped in another (accelerate, the trainer of transformers) it is the inner one. One meter is
+        for one optimiser: the steps of two would be counted as one after the other.
+        """
+        while not hasattr(optimizer, "_optimizer_step_pre_hooks") and hasattr(optimizer, "optimizer"):
+            optimizer = optimizer.optimizer
 
         def before(*_: object) -> None:
             self.__enter__()

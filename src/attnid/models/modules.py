@@ -2,6 +2,7 @@
 
 import inspect
 import json
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,41 +19,104 @@ JOINT, APART = {"c_attn", "c_proj"}, {"query", "key", "value", "proj"}
 """Submodules of nanoGPT's attention, and of minGPT's first one."""
 
 
+KNOWN_CODE = ("torch.nn.", "transformers.")
+
+
+class _Parameters(Mapping[str, Tensor]):
+    """A model's parameters by name, those that it has at the time, however often they are replaced."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        named = nn.Module.named_parameters(model, remove_duplicate=False)  # wrappers give other names than they hold
+        self._names = dict.fromkeys(name for name, _ in named)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._model.get_parameter(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 def find_attention(model: nn.Module) -> list[AttentionLayer]:
     """The attention layers of a model, each as views on the model's own weights.
 
-    It knows torch.nn.MultiheadAttention, attention modules in the manner of nanoGPT (`c_attn` and `c_proj`, or `query`,
-    `key`, `value` and `proj`, with `n_head`, and a forward pass of one argument), and the models of transformers whose
-    configurations `attnid count` reads, anywhere in the model. What a module does beside that cannot be seen: a
-    subclass that changes the forward pass is not recognised.
+    It knows torch.nn.MultiheadAttention, attention modules in the manner of nanoGPT, and the models of transformers
+    whose configurations `attnid count` reads, anywhere in the model, compiled or not. In the manner of nanoGPT are
+    modules with `n_head`, linear layers `c_attn` and `c_proj`, or `query`, `key`, `value` and `proj`, dropout, a causal
+    mask in a buffer `bias` or `mask`, nothing else, and a forward pass of one argument; that this pass is plain
+    attention cannot be seen. Layers that share weights with something else, or whose projections are not plain (a
+    subclass, a hook), are found and say so (`AttentionLayer.fixed`). A subclass of torch's module is left out with a
+    warning.
 
     Raises UserError where no such layer is found, or a model of transformers is not as its configuration says.
     """
-    parameters = dict(model.named_parameters(remove_duplicate=False))
-    layers = _marked_where_shared(list(_found(model, "", parameters)))
+    if not isinstance(model, nn.Module):
+        raise UserError(f"find_attention: {type(model).__name__} is no torch.nn.Module; expected a whole model")
+    _refuse_prompts(model)
+    parameters = _Parameters(model)
+    layers = _without_repeats([_examined(model, layer) for layer in _found(model, "", parameters)])
     if not layers:
+        types = sorted({str(kind) for module in model.modules() if (kind := _model_type(module))})
+        found = f"; found models of type {', '.join(types)}" if types else ""
         raise UserError(
-            f"{type(model).__name__}: no attention layers are recognised; known: torch.nn.MultiheadAttention, modules "
-            f"in the manner of nanoGPT, models of transformers of type {', '.join(PLACES)}"
+            f"{type(model).__name__}: no attention layers are recognised{found}; known: torch.nn.MultiheadAttention, "
+            f"modules in the manner of nanoGPT, models of transformers of type {', '.join(PLACES)}"
         )
     return layers
 
 
-def _found(module: nn.Module, path: str, parameters: Mapping[str, Tensor]) -> Iterator[AttentionLayer]:
-    config: Any = getattr(module, "config", None)
-    model_type = getattr(config, "model_type", None)
-    if ALIASES.get(str(model_type), model_type) in PLACES and hasattr(config, "to_json_string"):
-        own = {name: tensor for name, tensor in parameters.items() if name.startswith(path)}
-        shapes = {name: tuple(tensor.shape) for name, tensor in own.items()}
-        config_fields = json.loads(config.to_json_string(use_diff=False))
-        yield from layers_by_name(shapes, parameters, config_fields, type(module).__name__)
-        return
+def as_layers(model: nn.Module | AttentionLayer | Sequence[AttentionLayer]) -> Sequence[AttentionLayer]:
+    """Layers given, or those found in a model, with weights that can be read. Raises UserError where there are none."""
+    layers: Sequence[Any] = model if isinstance(model, list | tuple) else []
+    if isinstance(model, nn.Module):
+        layers = find_attention(model)
+    elif isinstance(model, AttentionLayer):
+        layers = [model]
+    if not layers or not all(isinstance(layer, AttentionLayer) for layer in layers):
+        raise UserError(f"a {type(model).__name__} holds no attention layers; expected a model or layers found in one")
+    for layer in layers:
+        if any(layer.tensors[name].is_meta for name in layer.tensor_names()):
+            raise UserError(f"{layer.name}: its weights are on the meta device; expected weights with values")
+    return layers
+
+
+def _model_type(module: nn.Module) -> str | None:
+    """The type of a model of transformers, None for anything else."""
+    ours = any(kind.__module__.startswith("transformers.") for kind in type(module).__mro__)
+    kind = getattr(getattr(module, "config", None), "model_type", None)
+    return str(kind) if ours and kind else None
+
+
+def _found(
+    module: nn.Module, path: str, parameters: Mapping[str, Tensor], *, inside: bool = False
+) -> Iterator[AttentionLayer]:
+    """Layers of a module and those below it; `inside` a model of transformers, whose own layers are found by name."""
+    model_type = _model_type(module)
+    if not inside and model_type and ALIASES.get(model_type, model_type) in PLACES:
+        inside = True
+        config: Any = module.config
+        described = json.loads(config.to_json_string(use_diff=False)) | {"architectures": [type(module).__name__]}
+        shapes = {name: tuple(tensor.shape) for name, tensor in parameters.items() if name.startswith(path)}
+        yield from layers_by_name(shapes, parameters, described, type(module).__name__)
     if type(module) is nn.MultiheadAttention:
         yield _of_torch(module, path, parameters)
+    elif isinstance(module, nn.MultiheadAttention):
+        warnings.warn(f"{path.rstrip('.')} is left out: {type(module).__name__} may do something else", stacklevel=3)
     elif _is_nano_gpt(module):
         yield _of_nano_gpt(module, path, parameters)
     for name, child in module.named_children():
-        yield from _found(child, f"{path}{name}.", parameters)
+        yield from _found(child, f"{path}{name}.", parameters, inside=inside)
+
+
+def _refuse_prompts(model: nn.Module) -> None:
+    for module in model.modules():
+        if getattr(getattr(module, "active_peft_config", None), "is_prompt_learning", False):
+            raise UserError(f"{type(module).__name__}: its prompts add keys and values that would not move along")
 
 
 def _of_torch(module: nn.MultiheadAttention, path: str, parameters: Mapping[str, Tensor]) -> AttentionLayer:
@@ -85,12 +149,18 @@ def _of_torch(module: nn.MultiheadAttention, path: str, parameters: Mapping[str,
 
 
 def _is_nano_gpt(module: nn.Module) -> bool:
-    children = {name for name, child in module.named_children() if list(child.parameters())}
-    linear = all(type(module.get_submodule(name)) is nn.Linear for name in children)
-    arguments = len(inspect.signature(module.forward).parameters)
-    heads = getattr(module, "n_head", None)
-    own = list(module.parameters(recurse=False))
-    return children in (JOINT, APART) and linear and arguments == 1 and isinstance(heads, int) and not own
+    children = dict(module.named_children())
+    linear = {name for name, child in children.items() if type(child) is nn.Linear}
+    others = {type(child) for name, child in children.items() if name not in linear}
+    buffers = {name for name, _ in module.named_buffers(recurse=False)}
+    return (
+        linear in (JOINT, APART)
+        and others <= {nn.Dropout, nn.Identity}
+        and buffers <= {"bias", "mask"}
+        and not list(module.parameters(recurse=False))
+        and isinstance(getattr(module, "n_head", None), int)
+        and len(inspect.signature(module.forward).parameters) == 1
+    )
 
 
 def _of_nano_gpt(module: Any, path: str, parameters: Mapping[str, Tensor]) -> AttentionLayer:
@@ -120,24 +190,62 @@ def _output(module: str, shape: tuple[int, int, int], *, biased: bool) -> dict[s
     return {"W_O": Slot(f"{module}.weight", shape, transposed=True, width=shape[2], outputs=True)} | bias
 
 
-def _marked_where_shared(layers: Sequence[AttentionLayer]) -> list[AttentionLayer]:
-    """Each layer once; those that share some of their weights with another say with which."""
-    seen: dict[int, str] = {}
-    result: list[AttentionLayer] = []
+def _examined(model: nn.Module, layer: AttentionLayer) -> AttentionLayer:
+    """A layer with what stands in the way of moving it. Raises UserError where a weight is no parameter of its own."""
+    for name in layer.tensor_names():
+        if name not in layer.tensors:
+            raise UserError(f"{layer.name}: {name} is no parameter of its own, but parametrized or pruned")
+    return replace(layer, obstacle=_what_is_between(model, layer) or _what_is_shared(layer))
+
+
+def _what_is_between(model: nn.Module, layer: AttentionLayer) -> str:
+    """Code that may come between a layer's weights: classes of someone else, hooks."""
+    weights = {slot.tensor.rpartition(".")[0] for name, slot in layer.slots.items() if name.startswith("W_")}
+    for path in sorted(weights):
+        module = model.get_submodule(path)
+        if not type(module).__module__.startswith(KNOWN_CODE):
+            return f"{path} is a {type(module).__name__}, which may do more than multiply"
+        if module._forward_hooks or module._forward_pre_hooks:
+            return f"a hook on {path} may see or change what lies between the weights"
+    attention = _submodule(model, layer.name)
+    plain = attention is None or type(attention).__module__.startswith(KNOWN_CODE) or _is_nano_gpt(attention)
+    if not plain:
+        return f"{type(attention).__name__} is a class of its own, which may compute something else"
+    return ""
+
+
+def _submodule(model: nn.Module, path: str) -> nn.Module | None:
+    try:
+        return model.get_submodule(path)
+    except AttributeError:  # the name of a compiled or wrapped module
+        return None
+
+
+def _what_is_shared(layer: AttentionLayer) -> str:
+    """Weights that stand in the layer twice, or that something beside it uses too."""
+    own: dict[int, str] = {}
+    for name in sorted(layer.tensor_names()):
+        address = _address(layer.tensors[name])
+        if address in own:
+            return f"{own[address]} and {name} are one tensor"
+        own[address] = name
+    others = {}
+    for name, tensor in layer.tensors.items():
+        if name not in own.values() and _address(tensor) in own:
+            others[name] = own[_address(tensor)]
+    if len(set(others.values())) == len(own):
+        return ""  # the whole layer is used again
+    return next((f"{name} is {shared} as well" for name, shared in others.items()), "")
+
+
+def _address(tensor: Tensor) -> int:
+    """What two names of one tensor share; a number of its own for a tensor without storage."""
+    return tensor.data_ptr() or id(tensor)
+
+
+def _without_repeats(layers: Sequence[AttentionLayer]) -> list[AttentionLayer]:
+    """Each layer once: of modules that hold the very same weights, the first."""
+    seen: dict[frozenset[int], AttentionLayer] = {}
     for layer in layers:
-        own = {id(layer.tensors[name]) for name in layer.tensor_names()}
-        others = [seen[tensor] for tensor in own if tensor in seen]
-        if len(others) == len(own) and len(set(others)) == 1:
-            continue
-        if others:
-            result = [replace(known, shared_with=layer.name) if known.name in others else known for known in result]
-            layer = replace(layer, shared_with=others[0])
-        for tensor in own:
-            seen.setdefault(tensor, layer.name)
-        result.append(layer)
-    return result
-
-
-def as_layers(model: nn.Module | Sequence[AttentionLayer]) -> Sequence[AttentionLayer]:
-    """Layers given, or those found in a model."""
-    return find_attention(model) if isinstance(model, nn.Module) else model
+        seen.setdefault(frozenset(_address(layer.tensors[name]) for name in layer.tensor_names()), layer)
+    return list(seen.values())

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,10 +12,12 @@ from attnid.head_measures import without_overlap
 from attnid.measures import commuting
 from attnid.models.layer import PAIRS, AttentionLayer
 from attnid.models.modules import as_layers
+from attnid.models.products import same_product
 from attnid.symmetry import MOMENTS, fold_value_bias
 from attnid.symmetry import PAIRS as MOVES
 
-Model = nn.Module | Sequence[AttentionLayer]
+Model = nn.Module | AttentionLayer | Sequence[AttentionLayer]
+Optimizers = torch.optim.Optimizer | Sequence[torch.optim.Optimizer]
 State = Literal["transport", "clear", "keep"]
 Arrays = dict[str, Tensor]
 
@@ -41,18 +43,19 @@ class Rebalanced(NamedTuple):
 @torch.no_grad()
 def rebalance_(
     model: Model,
-    optimizer: torch.optim.Optimizer | None = None,
+    optimizer: Optimizers | None = None,
     pairs: Iterable[str] = PAIRS,
     state: State = "transport",
 ) -> list[Rebalanced]:
     """Give both factors of every product equal Gram matrices, in place; the model computes what it did.
 
-    Under RoPE, queries and keys move in the group that RoPE leaves: a length a plane. Biases move along. Computed in
-    float64 and rounded to the weights' precision. Section 5.2.2 of arXiv 2609.01231.
+    Under RoPE, queries and keys move in the group that RoPE leaves: a length a plane. Biases move along, frozen weights
+    too. Computed in float64, rounded to the weights' precision, and put back where rounding would change the product by
+    more than that precision allows. Section 5.2.2 of arXiv 2609.01231.
 
     Args:
         model: a module, or layers of `find_attention`.
-        optimizer: whose state of the moved weights is treated as `state` says.
+        optimizer: one or several, whose state of the moved weights is treated as `state` says.
         pairs: `qk` for queries and keys, `vo` for values and outputs.
         state: `transport` moves the moments along (of squares only approximately, see
             `attnid.symmetry.transport_query_key`), `clear` forgets the state of every tensor that holds moved weights,
@@ -62,14 +65,17 @@ def rebalance_(
         A row for each layer and pair, in the order of the layers.
 
     Raises:
-        UserError: `pairs` or `state` is none of these, the model has no attention layer that is recognised, or the
-            optimiser keeps something that cannot be transported. The model is then as it was.
+        UserError: `pairs` or `state` is none of these, the model has no attention layer that is recognised, or an
+            optimiser keeps something that cannot be transported, or has none of the weights. The model is then as it
+            was.
     """
     layers, pairs = as_layers(model), _checked(pairs)
     if state not in ("transport", "clear", "keep"):
         raise UserError(f"rebalance_: state is {state!r}; allowed: transport, clear, keep")
-    if optimizer is not None and state == "transport":
-        _require_transportable(layers, pairs, optimizer)
+    optimizers = _require_optimizers(layers, optimizer)
+    if state == "transport":
+        for each in optimizers:
+            _require_transportable(layers, pairs, each)
     rows = []
     for layer in layers:
         for pair in pairs:
@@ -78,10 +84,15 @@ def rebalance_(
                 continue
             before = in_double(layer)
             S, possible = MOVES[pair].balance(layer.spec, before)
-            moved = _store(layer, pair, before, S)
-            if optimizer is not None and possible.any():
-                _treat_state(layer, pair, S, optimizer, state)
-            rows.append(Rebalanced(layer.name, pair, moved, tuple((~possible).nonzero().flatten().tolist())))
+            left_alone = tuple((~possible).nonzero().flatten().tolist())
+            try:
+                moved = _store(layer, pair, before, S)
+            except UserError as lost:
+                rows.append(Rebalanced(layer.name, pair, 0.0, left_alone, str(lost)))
+                continue
+            for each in optimizers:
+                _treat_state(layer, pair, S, each, state)
+            rows.append(Rebalanced(layer.name, pair, moved, left_alone))
     return rows
 
 
@@ -97,9 +108,11 @@ def transform_(layer: AttentionLayer, pair: str, S: Tensor) -> float:
         Length of the change, relative to the pair's weights and biases.
 
     Raises:
-        UserError: the layer would not compute what it did: S is singular or does not commute with RoPE, or something
-            keeps the pair in its place.
+        UserError: the layer would not compute what it did: S is singular or does not commute with RoPE, what is moved
+            cannot be stored in the weights' precision, or something keeps the pair in its place. It is then as it was.
     """
+    if not isinstance(layer, AttentionLayer):
+        raise UserError(f"transform_: {type(layer).__name__} is no attention layer; expected one of find_attention")
     (pair,) = _checked([pair])
     if reason := layer.fixed(pair):
         raise UserError(f"{layer.name}: {pair} cannot move: {reason}")
@@ -117,7 +130,10 @@ def transform_(layer: AttentionLayer, pair: str, S: Tensor) -> float:
             f"{layer.name}: S does not commute with RoPE, and the layer would compute something else; allowed: scaled "
             "rotations of its planes (attnid.symmetry.rotary_scaling)"
         )
-    return _store(layer, pair, before, S)
+    try:
+        return _store(layer, pair, before, S)
+    except UserError as lost:
+        raise UserError(f"{layer.name}: {pair} cannot move: {lost}") from None
 
 
 class Zeroed(NamedTuple):
@@ -146,7 +162,7 @@ def zero_dead_biases_(model: Model) -> list[Zeroed]:
         if "b_K" in own:
             dead = layer.dead_key_rows
             norm = float(own["b_K"].norm())
-            if layer.shared_with or dead.start == dead.stop:
+            if layer.obstacle or dead.start == dead.stop:
                 rows.append(Zeroed(layer.name, "b_K", norm, layer.fixed("qk") or _why_key_bias_acts(layer)))
             else:
                 own["b_K"][..., dead] = 0
@@ -155,7 +171,7 @@ def zero_dead_biases_(model: Model) -> list[Zeroed]:
                 rows.append(Zeroed(layer.name, "b_K", norm, left))
         if "b_V" in own:
             norm = float(own["b_V"].norm())
-            if layer.shared_with or not layer.folds_value_bias:
+            if layer.obstacle or not layer.folds_value_bias:
                 reason = layer.fixed("vo") or "attention weights do not sum to one, or there is no output bias"
                 rows.append(Zeroed(layer.name, "b_V", norm, reason))
             else:
@@ -170,13 +186,13 @@ def project_step(model: Model, pairs: Iterable[str] = PAIRS) -> Iterator[None]:
     """Take the part along unidentified directions out of the step that an optimiser makes in this context.
 
     The directions are those at the weights before the step, biases included; a step of any optimiser will do. Layers
-    and pairs that cannot move are left to the optimiser. The part is taken out in float64, and what is left rounded to
-    the weights' precision.
+    and pairs that cannot move are left to the optimiser, and so are those with a frozen weight: within what trains of
+    them, nothing is wasted. The part is taken out in float64, and what is left rounded to the weights' precision.
 
     Raises UserError as `rebalance_` does.
     """
     layers, pairs = as_layers(model), _checked(pairs)
-    free = {layer.name: [pair for pair in pairs if not layer.fixed(pair)] for layer in layers}
+    free = {layer.name: [pair for pair in pairs if not layer.fixed(pair) and layer.trains(pair)] for layer in layers}
     before = [in_double(layer) for layer in layers]
     yield
     with torch.no_grad():
@@ -199,11 +215,23 @@ def _checked(pairs: Iterable[str]) -> list[str]:
 
 
 def _store(layer: AttentionLayer, pair: str, before: Arrays, S: Tensor) -> float:
+    """Move a pair by S. Raises UserError, and puts it back, where what is stored does not compute the same.
+
+    Returns:
+        Length of the change, relative to the pair's weights and biases as far as they are finite.
+    """
     after = MOVES[pair].transform(layer.spec, before, S)
     changed = {name: tensor for name, tensor in after.items() if tensor is not before[name]}
     layer.write(changed)
-    change = torch.stack([(changed[name] - before[name]).norm() for name in changed]).norm()
-    length = torch.stack([before[name].norm() for name in changed]).norm()
+    stored = layer.stored(pair)
+    kept = in_double(layer)
+    if not same_product(layer.spec, pair, before, kept, stored):
+        layer.write({name: before[name] for name in changed})
+        raise UserError(f"{str(stored).removeprefix('torch.')} cannot hold what it would become")
+    change, length = (
+        torch.stack([tensor.nan_to_num(0, 0, 0).norm() for tensor in tensors]).norm()
+        for tensors in ([kept[name] - before[name] for name in changed], [before[name] for name in changed])
+    )
     return float(change / length) if length > 0 else 0.0
 
 
@@ -235,9 +263,27 @@ def _treat_state(
             layer.over(kept).write({name: moved[name] for name in there})
 
 
+def _require_optimizers(layers: Sequence[AttentionLayer], given: Optimizers | None) -> Sequence[torch.optim.Optimizer]:
+    optimizers: Sequence[Any] = given if isinstance(given, list | tuple) else [] if given is None else [given]
+    weights = {id(layer.tensors[name]) for layer in layers for name in layer.tensor_names()}
+    for optimizer in optimizers:
+        groups = getattr(optimizer, "param_groups", None)
+        if groups is None:
+            raise UserError(
+                f"rebalance_: {type(optimizer).__name__} is no optimiser; expected one of torch.optim's kind"
+            )
+        if not any(id(parameter) in weights for group in groups for parameter in group["params"]):
+            raise UserError("rebalance_: the optimiser has none of the attention weights; expected the model's own")
+    return optimizers
+
+
 def _require_transportable(
     layers: Sequence[AttentionLayer], pairs: Sequence[str], optimizer: torch.optim.Optimizer
 ) -> None:
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise UserError(
+            "rebalance_: how the history of LBFGS moves is not known; allowed here: state 'keep', or a new one"
+        )
     for layer in layers:
         for pair in pairs:
             for name in () if layer.fixed(pair) else layer.tensor_names(pair):

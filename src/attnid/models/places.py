@@ -18,6 +18,9 @@ from attnid.layer import LayerSpec
 from attnid.models.layer import AttentionLayer, Slot
 
 Shapes = Mapping[str, tuple[int, ...]]
+MOST_LAYERS = 100_000
+WRAPPERS = re.compile(r"\b_(?:orig_mod|checkpoint_wrapped_module|fsdp_wrapped_module)\.")
+"""What torch.compile, checkpointing and sharding put into the names of what they wrap."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,9 @@ PLACES: dict[str, tuple[Place, ...]] = {
     "qwen3": _NORMED,
     "qwen3_moe": _NORMED,
     "roberta": _BERT,
+    "xlm-roberta": _BERT,
+    "camembert": _BERT,
+    "electra": _BERT,
     "stablelm": _USUAL,
     "t5": (
         Place(r"encoder\.block\.(\d+)\.layer\.0\.SelfAttention", _T5_NAMES, _T5_TABLE, role="encoder self"),
@@ -136,26 +142,59 @@ def layers_by_name(shapes: Shapes, tensors: Mapping[str, Tensor], config: object
     kinds = attention_layers(config, where)
     model_type = str(config["model_type"]) if isinstance(config, dict) else ""
     places = PLACES[ALIASES.get(model_type, model_type)]
+    real_names = {WRAPPERS.sub("", name): name for name in shapes}
+    plain_shapes = {plain: shapes[name] for plain, name in real_names.items()}
     found: dict[str, AttentionLayer] = {}
     failed: dict[str, UserError] = {}
+    numbers: dict[str, set[int]] = {place.role: set() for place in places}
     for place in places:
-        for path, number in _paths(place, shapes):
+        for path, number in _paths(place, plain_shapes):
             try:
                 spec = _spec_of(kinds, place.role, number, path, where)
-                found[path] = layer_at(place, path, spec, shapes, tensors, where)
+                layer = layer_at(place, path, spec, plain_shapes, tensors, where)
             except UserError as error:
                 failed.setdefault(path, error)
+            else:
+                slots = {name: replace(slot, tensor=real_names[slot.tensor]) for name, slot in layer.slots.items()}
+                found[path] = replace(layer, slots=slots)
+                numbers[place.role].add(number)
     for path, reason in failed.items():
         if path not in found:
             raise reason
-    if not found:
-        expected = ", ".join(dict.fromkeys(_readable(place.path) for place in places))
-        raise UserError(f"{where}: no attention layers of a model of type {model_type}; expected tensors of {expected}")
+    _require_all(kinds, places, numbers, plain_shapes, f"{where}: a model of type {model_type}")
     return [found[path] for path in sorted(found, key=_natural)]
 
 
-def _readable(path: str) -> str:
-    return re.sub(r"\(\?:(.*?)\)\?", "", path).replace(r"(\d+)", "N").replace("\\", "")
+def _require_all(
+    kinds: Sequence[AttentionLayers],
+    places: Sequence[Place],
+    numbers: Mapping[str, set[int]],
+    shapes: Shapes,
+    what: str,
+) -> None:
+    """Raise UserError where a layer that the configuration describes is not there."""
+    for role, there in numbers.items():
+        expected = len(_specs(kinds, role))
+        for number in range(expected):
+            if number not in there:
+                at = " or ".join(dict.fromkeys(_readable(place.path, number) for place in places if place.role == role))
+                raise UserError(
+                    f"{what} has {expected} layers of {role} attention by its configuration, and {at} is not among "
+                    f"its tensors{_wrapped(shapes)}"
+                )
+
+
+def _wrapped(shapes: Shapes) -> str:
+    """Why weights may be missing under their usual names."""
+    if any(".base_layer." in name for name in shapes):
+        return "; adapters wrap its projections: merge them first (PEFT: merge_and_unload)"
+    if any(".parametrizations." in name or name.endswith(("weight_g", "weight_orig")) for name in shapes):
+        return "; some weights are parametrized or pruned: make that permanent first"
+    return "; expected the whole model"
+
+
+def _readable(path: str, number: int) -> str:
+    return re.sub(r"\(\?:(.*?)\)\?", "", path).replace(r"(\d+)", str(number)).replace("\\", "")
 
 
 def _natural(path: str) -> list[tuple[int, str]]:
@@ -172,12 +211,16 @@ def _paths(place: Place, shapes: Shapes) -> Iterator[tuple[str, int]]:
 
 
 def _spec_of(kinds: Sequence[AttentionLayers], role: str, number: int, path: str, where: str) -> LayerSpec:
-    specs = [
-        kind.spec.alone for kind in kinds if kind.role.partition(",")[0] == role for _ in range(min(kind.number, 10**5))
-    ]
+    specs = _specs(kinds, role)
     if number >= len(specs):
         raise UserError(f"{where}: {len(specs)} layers for {role} by the configuration, found {path}")
     return specs[number]
+
+
+def _specs(kinds: Sequence[AttentionLayers], role: str) -> list[LayerSpec]:
+    """What the layers of a role are, in their order."""
+    own = [kind for kind in kinds if kind.role.partition(",")[0] == role]
+    return [kind.spec.alone for kind in own for _ in range(min(kind.number, MOST_LAYERS))]
 
 
 def layer_at(
@@ -249,7 +292,7 @@ def _other(place: Place, spec: LayerSpec, name: str, tensor: str, shapes: Shapes
 def _require(tensor: str, expected: tuple[int, ...], shapes: Shapes, where: str) -> None:
     found = shapes.get(tensor)
     if found is None:
-        raise UserError(f"{where}: the tensor {tensor} is missing")
+        raise UserError(f"{where}: the tensor {tensor} is missing{_wrapped(shapes)}")
     if tuple(found) != expected:
         raise UserError(f"{where}: {tensor} has shape {tuple(found)}; by the configuration it is {expected}")
 

@@ -65,6 +65,13 @@ def rounding_of_product(spec: LayerSpec, pair: str, own: Arrays, stored: torch.d
     return bound
 
 
+def same_product(spec: LayerSpec, pair: str, before: Arrays, after: Arrays, stored: torch.dtype) -> bool:
+    """Whether a pair that was moved computes what it did, but for rounding; heads that are not finite do not count."""
+    difference, size = product_difference(spec, pair, before, after)
+    allowed = rounding_of_product(spec, pair, before, stored) + rounding_of_product(spec, pair, after, stored)
+    return bool((difference <= allowed)[size.isfinite()].all())
+
+
 def product_singular_values(pair: Pair) -> Tensor:
     """Singular values of first^T second, in descending order, shape P + (min(D, N),)."""
     first, second = (torch.linalg.qr(W.mT, mode="r").R for W in pair.double())
