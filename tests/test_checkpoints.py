@@ -173,7 +173,13 @@ def test_everything_beside_the_weights_is_copied(tmp_path: Path) -> None:
     weights.symlink_to(source / "blobs" / "x")
     weights.chmod(0o444)
     before = weights.read_bytes()
+    own = tmp_path / ".out.partial"
+    own.write_text("mine")
     rebalance(source, tmp_path / "out", None)
+    assert own.read_text() == "mine"
+    (source / "dangling").symlink_to("nowhere")
+    with pytest.raises(UserError, match=r"second: cannot be made \(\[Errno 2\] No such file or directory"):
+        rebalance(source, tmp_path / "second", None)
     assert (tmp_path / "out" / "1_Pooling" / "config.json").read_text() == "{}"
     assert not (tmp_path / "out" / "model.safetensors").is_symlink()
     assert weights.read_bytes() == before != (tmp_path / "out" / "model.safetensors").read_bytes()
@@ -263,6 +269,88 @@ def test_one_model_in_two_precisions_is_one_function(tmp_path: Path) -> None:
     assert diff(source, saved("Llama", tmp_path / "out", torch.bfloat16), None).same
 
 
+def half(source: Path, place: Path, dtype: torch.dtype) -> Path:
+    """The same checkpoint in another precision."""
+    shutil.copytree(source, place)
+    tensors = load_file(place / "model.safetensors")
+    kept = {name: tensor.to(dtype) if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+    save_file(kept, place / "model.safetensors")
+    return place
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float8_e4m3fn])
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("encoder.layer.0.attention.self.query.weight", lambda weight: weight.mul_(1.125)),
+        ("encoder.layer.0.attention.self.value.weight", lambda weight: weight[:4].zero_()),
+        ("encoder.layer.0.attention.self.query.bias", lambda bias: bias.zero_()),
+        ("encoder.layer.0.attention.output.dense.bias", lambda bias: bias.mul_(1.125)),
+        ("encoder.layer.0.attention.output.LayerNorm.weight", lambda gain: gain.mul_(1.02)),
+        ("encoder.layer.0.intermediate.dense.weight", lambda weight: weight.mul_(1.125)),
+    ],
+)
+def test_a_change_is_seen_in_a_coarse_precision_too(dtype: torch.dtype, name: str, change: Any, tmp_path: Path) -> None:
+    if dtype == torch.float8_e4m3fn and "LayerNorm" in name:
+        pytest.skip("less than this precision can tell")
+    source = saved("BERT", tmp_path / "in")
+    place = changed(source, tmp_path / "changed", name, change)
+    one, other = (half(each, tmp_path / f"{each.name} half", dtype) for each in (source, place))
+    assert diff(one, one, None).same
+    assert not diff(one, other, None).same
+    assert not diff(other, one, None).same
+
+
+def test_the_same_numbers_in_two_precisions_are_one_function_in_both_orders(tmp_path: Path) -> None:
+    source = saved("BERT", tmp_path / "in")
+    for dtype in (torch.bfloat16, torch.float8_e4m3fn):
+        coarse = half(source, tmp_path / f"{dtype}", dtype)
+        fine = half(coarse, tmp_path / f"{dtype} fine", torch.float32)
+        assert diff(coarse, fine, None).same
+        assert diff(fine, coarse, None).same
+
+
+def test_a_large_dead_bias_hides_nothing(tmp_path: Path) -> None:
+    source = saved("BERT", tmp_path / "in")
+    key_bias = "encoder.layer.0.attention.self.key.bias"
+    large = changed(source, tmp_path / "large", key_bias, lambda bias: bias.fill_(1e6))
+    assert diff(source, large, None).same
+    query = "encoder.layer.0.attention.self.query.weight"
+    assert not diff(large, changed(large, tmp_path / "other", query, lambda weight: weight.mul_(1.001)), None).same
+
+
+def test_settings_that_differ_are_named_and_make_another_function(tmp_path: Path) -> None:
+    source = saved("Llama", tmp_path / "in")
+    other = tmp_path / "other"
+    shutil.copytree(source, other)
+    _config({"rope_theta": 5.0, "transformers_version": "0"})(other)
+    found = diff(source, other, None)
+    assert not found.same
+    assert found.settings == ["rope_theta"]
+    assert "settings that differ: rope_theta" in found.lines()
+
+
+def test_what_is_not_finite_and_what_has_no_axis_is_no_obstacle(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = saved("Llama", tmp_path / "in")
+    tensors = load_file(source / "model.safetensors")
+    tensors |= {"mask": torch.tensor([-torch.inf, torch.nan]), "scale": torch.tensor(2.5), "n": torch.tensor([2**60])}
+    save_file(tensors, source / "model.safetensors")
+    assert diff(source, source, None).same
+    rebalance(source, tmp_path / "out", None)
+    assert diff(source, tmp_path / "out", None).same
+    off_by_one = changed(source, tmp_path / "n", "n", lambda n: n.add_(1))
+    assert diff(source, off_by_one, None).others == ["n"]
+    lost = changed(source, tmp_path / "nan", QUERY, lambda weight: weight.fill_(torch.nan))
+    assert diff(lost, lost, None).same
+    assert main(["inspect", str(lost)]) == 0
+    assert "not finite" in capsys.readouterr().out
+    assert main(["diff", str(source), str(lost), "--json"]) == 1
+    (layer,) = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["layers"]
+    assert (layer["product"], layer["same"]) == (None, False)
+
+
 # ---------------------------------------------------------------- heads
 
 
@@ -348,7 +436,11 @@ def _tensors(change: Any) -> Any:
 
 
 def _index(content: Any) -> Any:
-    return lambda place: (place / "model.safetensors.index.json").write_text(json.dumps(content))
+    def write(place: Path) -> None:
+        (place / "model.safetensors").rename(place / "weights.safetensors")
+        (place / "model.safetensors.index.json").write_text(json.dumps(content))
+
+    return write
 
 
 QUERY = "layers.0.self_attn.q_proj.weight"
@@ -390,8 +482,8 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "an index of files elsewhere": (_index({"weight_map": {QUERY: "../x"}}), "names the file '../x'"),
     "an index of missing files": (_index({"weight_map": {QUERY: "x.safetensors"}}), "x.safetensors is missing"),
     "an index that lies": (
-        _index({"weight_map": {"nothing": "model.safetensors"}}),
-        "lists nothing in model.safetensors, which does not hold it",
+        _index({"weight_map": {"nothing": "weights.safetensors"}}),
+        "lists nothing in weights.safetensors, which does not hold it",
     ),
 }
 
@@ -423,6 +515,11 @@ def test_what_cannot_be_read_is_one_sentence(
         (["rebalance", "GOOD", "nowhere/out"], "nowhere/out: cannot be made, as nowhere is no directory"),
         (["rebalance", "GOOD", "GOOD/config.json/out"], "config.json is no directory"),
         (["rebalance", "GOOD", "GOOD/deeper"], "lies in"),
+        (["rebalance", "GOOD", "."], "exists; expected a place that is yet to be made"),
+        (["rebalance", "GOOD", "/"], "exists; expected a place that is yet to be made"),
+        (["rebalance", "GOOD", 300 * "x"], "cannot be made (File name too long)"),
+        (["inspect", 300 * "x"], "cannot be read (File name too long)"),
+        (["diff", "GOOD", 300 * "x"], "cannot be read (File name too long)"),
         (["inspect", "GOOD", "--table", "x.csv"], "x.csv: tables are saved as .parquet"),
         (["rebalance", "GOOD", "GOOD/model.safetensors"], "exists"),
         (["inspect", "GOOD", "--figure", "x.jpg"], "saved as .pdf or .png"),

@@ -345,7 +345,12 @@ def test_output_that_cannot_be_written_ends_with_status_2(redirection: str) -> N
 def test_an_interrupt_is_no_traceback(tmp_path: Path) -> None:
     path = tmp_path / "layer.json"
     path.write_text('{"d_model": 64, "n_heads": 8}')
-    process = subprocess.Popen([ATTNID, "count", str(path), "--certify"], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [ATTNID, "count", str(path), "--certify"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # tests may run in the background
+    )
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(timeout=4)
     process.send_signal(signal.SIGINT)

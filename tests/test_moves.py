@@ -4,10 +4,11 @@ import copy
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
-from found_models import FAMILIES, NAMES, OTHERS, draws, of_family, of_torch, runnable
+from found_models import FAMILIES, NAMES, OTHERS, draws, of_family, of_torch, randomised, runnable
 from small_models import cheap_settings
 from test_attention_variants import DoublePrecision, inputs_of
 from torch import Tensor, nn
@@ -340,6 +341,79 @@ def test_a_pair_that_its_precision_cannot_hold_is_put_back(loss: str) -> None:
     with pytest.raises(UserError, match="qk cannot move: float16 cannot hold what it would become"):
         transform_(layer, "qk", S * 1e5)
     assert all(torch.equal(tensor, before[name]) for name, tensor in layer.parameters().items())
+
+
+@pytest.mark.parametrize(
+    ("dtype", "condition", "held"),
+    [
+        (torch.float32, 10, True),
+        (torch.float32, 1e5, False),
+        (torch.float16, 1e3, False),
+        (torch.bfloat16, 1e3, False),
+    ],
+)
+def test_a_transformation_that_rounding_would_spoil_is_refused(
+    dtype: torch.dtype, condition: float, held: bool
+) -> None:
+    one = of_torch()
+    one.model.to(dtype)
+    (layer,) = find_attention(one.model)
+    U, _, V = torch.linalg.svd(draws(3, 4, 4))
+    S = U @ torch.diag_embed(torch.logspace(0, -np.log10(condition), 4, dtype=torch.float64)) @ V
+    weights = weights_of(one.model)
+    if held:
+        assert transform_(layer, "vo", S) > 0.1
+    else:
+        with pytest.raises(UserError, match=r"vo cannot move: b?float\d+ cannot hold what it would become"):
+            transform_(layer, "vo", S)
+        assert all(torch.equal(weights[name], tensor) for name, tensor in one.model.named_parameters())
+
+
+@pytest.mark.parametrize("S", [np.eye(4), [[1.0]], None, torch.eye(4).to(torch.complex64), torch.eye(4).long()])
+def test_a_transformation_is_a_real_tensor(S: Any) -> None:
+    (layer,) = find_attention(of_torch().model)
+    with pytest.raises(UserError, match="expected a torch tensor of real numbers with a fraction"):
+        transform_(layer, "qk", S)
+
+
+def test_a_value_bias_that_cannot_be_folded_stays() -> None:
+    model = randomised(nn.MultiheadAttention(64, 2)).half()
+    with torch.no_grad():
+        model.in_proj_bias[128:] = 3000
+        model.out_proj.weight.fill_(0.5)
+    before = weights_of(model)
+    reasons = {row.bias: row.reason for row in zero_dead_biases_(model)}
+    assert reasons == {"b_K": "", "b_V": "float16 cannot hold the output bias that it would become"}
+    assert torch.equal(model.out_proj.bias, before["out_proj.bias"])
+    assert torch.equal(model.in_proj_bias[128:], before["in_proj_bias"][128:])
+
+
+def test_weights_that_the_optimiser_does_not_have_are_not_projected() -> None:
+    model = nn.MultiheadAttention(12, 3, kdim=7, vdim=9)
+    optimizer = torch.optim.AdamW([model.q_proj_weight], lr=1e-2)
+    before = weights_of(model)
+    model.q_proj_weight.grad = draws(12, 12).float()
+    with project_step(model):
+        optimizer.step()
+    changed = {name for name, tensor in model.named_parameters() if not torch.equal(before[name], tensor)}
+    assert changed == {"q_proj_weight"}
+
+
+def test_the_history_of_lbfgs_is_cleared() -> None:
+    linear = nn.Linear(12, 12).double()
+    one = of_torch()
+    optimizer = torch.optim.LBFGS([*linear.parameters(), *one.model.parameters()])
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = linear(one.run()).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    assert optimizer.state[linear.weight]["old_dirs"]
+    rebalance_(one.model, optimizer, state="clear")
+    assert not optimizer.state
 
 
 def test_zero_and_rank_deficient_heads_are_left_alone_and_named() -> None:

@@ -55,6 +55,26 @@ def test_weights_that_something_beside_attention_uses_stay() -> None:
     assert obstacles(model) == ["1.weight is 0.value.weight as well"]
 
 
+@pytest.mark.parametrize("other", [nn.MultiheadAttention(12, 6), nn.MultiheadAttention(12, 3, add_zero_attn=True)])
+def test_weights_that_another_kind_of_layer_uses_as_well_stay(other: nn.MultiheadAttention) -> None:
+    one = randomised(nn.MultiheadAttention(12, 3))
+    other.in_proj_weight, other.in_proj_bias = one.in_proj_weight, one.in_proj_bias
+    other.out_proj.weight, other.out_proj.bias = one.out_proj.weight, one.out_proj.bias
+    reasons = obstacles(nn.Sequential(one, other))
+    assert reasons == ["1.in_proj_weight is 0.in_proj_weight as well", "0.in_proj_weight is 1.in_proj_weight as well"]
+
+
+def test_memory_that_is_shared_in_part_is_seen() -> None:
+    attention, linear = randomised(nn.MultiheadAttention(12, 3)), nn.Linear(12, 12)
+    linear.weight = nn.Parameter(attention.in_proj_weight.detach()[24:])
+    assert obstacles(nn.Sequential(attention, linear)) == ["1.weight shares memory with 0.in_proj_weight"]
+    attention = randomised(nn.MultiheadAttention(12, 3))
+    holder = nn.Module()
+    holder.attention = attention
+    holder.register_buffer("copy", attention.out_proj.weight.detach())
+    assert obstacles(holder) == ["copy is attention.out_proj.weight as well"]
+
+
 def test_queries_that_are_the_keys_stay() -> None:
     model = mingpt()
     model.query.weight = model.key.weight
@@ -72,6 +92,28 @@ def test_a_hook_or_a_foreign_class_between_the_weights_keeps_them() -> None:
     llama = of_family("Llama").model
     llama.layers[0].self_attn.k_proj.__class__ = Scaled
     assert obstacles(llama) == ["layers.0.self_attn.k_proj is a Scaled, which may do more than multiply"]
+
+
+def test_a_forward_pass_that_was_replaced_keeps_the_weights() -> None:
+    for path, reason in (
+        (
+            "layers.0.self_attn.v_proj",
+            "the forward pass of layers.0.self_attn.v_proj was replaced, and may do more than",
+        ),
+        ("layers.0.self_attn", "its forward pass was replaced, and may compute something else"),
+    ):
+        llama = of_family("Llama").model
+        module = llama.get_submodule(path)
+        module.forward = module.forward
+        (found,) = obstacles(llama)
+        assert found.startswith(reason)
+
+
+def test_a_quantised_projection_keeps_the_weights_and_their_biases() -> None:
+    bert = of_family("BERT").model
+    dense = bert.encoder.layer[0].attention.output.dense
+    dense.__class__ = type("FP8Linear", (nn.Linear,), {"__module__": "transformers.integrations.finegrained_fp8"})
+    assert obstacles(bert) == ["encoder.layer.0.attention.output.dense is a FP8Linear, which may do more than multiply"]
 
 
 def test_a_foreign_attention_class_in_a_known_model_stays() -> None:
@@ -250,6 +292,14 @@ def test_what_holds_no_weights_is_refused(model: Any, sentence: str) -> None:
     if not isinstance(model, nn.Module):
         with pytest.raises(UserError, match=r"is no torch\.nn\.Module; expected a whole model"):
             find_attention(model)
+
+
+def test_a_weight_that_is_gone_is_named() -> None:
+    one = of_torch()
+    meter = OverlapMeter(one.model)
+    one.model[0].out_proj = nn.Sequential(one.model[0].out_proj)
+    with pytest.raises(UserError, match=r"0\.out_proj\.weight is no longer a parameter of the model"), meter:
+        pass
 
 
 def test_a_copy_of_a_model_has_its_own_layers() -> None:

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,12 +19,12 @@ from attnid import schema
 from attnid.counting import NoClosedFormError, count
 from attnid.errors import UserError
 from attnid.layer import layer_name
-from attnid.models.files import TensorFiles, config_of, copied, open_checkpoint, remove
+from attnid.models.files import TensorFiles, config_of, copied, open_checkpoint, remove, same_bytes, why
 from attnid.models.inspection import compare_layers, inspect_layers, other_tensors_differ
 from attnid.models.layer import PAIRS, AttentionLayer
 from attnid.models.moves import in_double, rebalance_
 from attnid.models.places import layers_by_name
-from attnid.models.products import product_difference, rounding_of_product
+from attnid.models.products import Weights, product_difference
 from attnid.models.tables import DEAD, NEAR_DEAD, WEIGHTS
 from attnid.training_tables import REGULAR
 
@@ -83,6 +84,8 @@ class Inspected:
         return {name: sum(own[name] for own in counts) for name in ("parameters", "identified", "unidentified")}
 
 
+INERT = {"_name_or_path", "architectures", "dtype", "torch_dtype", "transformers_version", "use_cache"}
+"""Keys of a configuration that change nothing of what a model computes with its weights."""
 LEGEND = (
     "medians over key/value heads; beta = |G_Q - G_K| and tau = tr(G_Q - G_K), relative to tr(G_Q + G_K); condition: "
     "largest of W_Q, W_K, W_V, W_O of any head; erank: effective rank of W_Q^T W_K and W_O W_V; key bias: norm of what "
@@ -159,15 +162,15 @@ def rebalance(source: Path, target: Path, config: Path | None) -> list[str]:
     """
     tensors = open_checkpoint(source)
     layers = layers_of(tensors, source, config)
-    partial = target.with_name(f".{target.name}.partial")
     if os.path.lexists(target):
         raise UserError(f"{target}: exists; expected a place that is yet to be made")
     if not target.parent.is_dir():
         raise UserError(f"{target}: cannot be made, as {target.parent} is no directory that exists")
     if source.is_dir() and target.resolve().is_relative_to(source.resolve()):
         raise UserError(f"{target}: lies in {source}; expected a place outside of it")
-    remove(partial)
+    partial = target.with_name(f".attnid-{sha256(os.fsencode(target.name)).hexdigest()[:16]}.partial")
     try:
+        remove(partial)
         written = copied(source, partial)
         moved = layers_of(written, source, config)
         rows = [row for layer in _followed(moved, "layers") for row in rebalance_([layer])]
@@ -175,7 +178,7 @@ def rebalance(source: Path, target: Path, config: Path | None) -> list[str]:
         _require_rest_untouched(tensors, written, {name for layer in layers for name in layer.tensor_names()})
         partial.rename(target)
     except OSError as error:
-        raise UserError(f"{target}: cannot be made ({error.strerror or error})") from None
+        raise UserError(f"{target}: cannot be made ({why(error)})") from None
     finally:
         remove(partial)
     done = [row for row in rows if not row.reason]
@@ -199,18 +202,20 @@ def _verified(layers: Sequence[AttentionLayer], moved: Sequence[AttentionLayer])
     """How far the stored products lie apart. Raises UserError where that is more than rounding."""
     worst: dict[str, tuple[float, float]] = {}
     for before, after in zip(layers, moved, strict=True):
-        own, new = in_double(before), in_double(after)
+        both = [Weights(in_double(layer), torch.float64) for layer in (before, after)]
         for pair in (pair for pair in PAIRS if not before.fixed(pair)):
-            difference, size = product_difference(before.spec, pair, own, new)
-            bound = rounding_of_product(before.spec, pair, new, after.stored(pair))
+            stored = [weights._replace(stored=before.stored(pair)) for weights in both]
+            difference, size, _ = product_difference(before.spec, pair, *stored)
+            allowed = product_difference(before.spec, pair, stored[0], stored[0]).allowed
             finite = torch.isfinite(size)
-            share = float((difference / bound.where(bound > 0, 1))[finite].max()) if finite.any() else 0.0
+            share = float((difference / allowed.where(allowed > 0, 1))[finite].max()) if finite.any() else 0.0
             if not share <= 1:
                 raise UserError(
                     f"{before.name}: the stored {pair} product differs by {share:.2g} times what rounding can explain; "
                     "nothing is written"
                 )
-            relative = float((difference / size.where(size > 0, 1))[finite].max()) if finite.any() else 0.0
+            weights = (difference / size.where(size > 0, 1))[0]
+            relative = float(weights[finite[0]].max()) if finite[0].any() else 0.0
             kind = str(after.stored(pair)).removeprefix("torch.")
             known = worst.get(kind, (0.0, 0.0))
             worst[kind] = (max(known[0], relative), max(known[1], share))
@@ -222,7 +227,7 @@ def _verified(layers: Sequence[AttentionLayer], moved: Sequence[AttentionLayer])
 
 def _require_rest_untouched(before: TensorFiles, after: TensorFiles, attention: set[str]) -> None:
     for name in before:
-        if name not in attention and not torch.equal(*(files[name].view(torch.uint8) for files in (before, after))):
+        if name not in attention and not same_bytes(before[name], after[name]):
             raise UserError(f"{name}: changed while it was copied; nothing is written")
 
 
@@ -236,28 +241,30 @@ def _few(places: Sequence[str], most: int = 4) -> str:
 
 @dataclass(frozen=True)
 class Diff:
-    """Two checkpoints compared: each attention layer, and the names of other tensors that differ."""
+    """Two checkpoints compared: each attention layer, and names of other tensors and of settings that differ."""
 
     layers: list[dict[str, Any]]
     others: list[str]
+    settings: list[str]
 
     @property
     def same(self) -> bool:
         """Whether both compute the same up to these symmetries and rounding."""
-        return not self.others and all(layer["same"] for layer in self.layers)
+        return not self.others and not self.settings and all(layer["same"] for layer in self.layers)
 
     def as_json(self) -> dict[str, Any]:
-        """Everything, for `--json`."""
-        return {"same": self.same, "layers": self.layers, "other_tensors": self.others}
+        """Everything, for `--json`; numbers that are not finite are null, as JSON has none."""
+        layers = [{name: _finite(value) for name, value in layer.items()} for layer in self.layers]
+        return {"same": self.same, "layers": layers, "other_tensors": self.others, "settings": self.settings}
 
     def lines(self) -> list[str]:
         """A table for a reader, and the verdict."""
         rows = [
             {
                 "layer": layer["layer"],
-                "distance": f"{layer['before']:.3g}",
-                "canonical": f"{layer['after']:.3g}",
-                "product": f"{layer['product']:.3g}",
+                "distance": _shown(layer["before"], ".3g"),
+                "canonical": _shown(layer["after"], ".3g"),
+                "product": _shown(layer["product"], ".3g"),
                 "": "same" if layer["same"] else "another function",
             }
             for layer in self.layers
@@ -272,7 +279,8 @@ class Diff:
             "distance: of all parameters, relative, as they are stored; canonical: the same without dead biases, with "
             "balanced weights, turned as near as they go; product: largest difference of a head's product"
         )
-        return [*pd.DataFrame(rows).to_string(index=False).splitlines(), "", others, verdict, legend]
+        settings = [f"settings that differ: {_few(self.settings)}"] if self.settings else []
+        return [*pd.DataFrame(rows).to_string(index=False).splitlines(), "", others, *settings, verdict, legend]
 
 
 def diff(first: Path, second: Path, config: Path | None) -> Diff:
@@ -282,9 +290,21 @@ def diff(first: Path, second: Path, config: Path | None) -> Diff:
     one, other = (
         layers_of(own, place, given) for own, place, given in zip(tensors, (first, second), configs, strict=True)
     )
+    described = [config_of(place, given)[0] for place, given in zip((first, second), configs, strict=True)]
     layers = [asdict(compared) for compared in _followed(compare_layers(one, other), "layers", len(one))]
     attention = {name for layer in one for name in layer.tensor_names()}
-    return Diff(layers, other_tensors_differ(tensors[0], tensors[1], attention))
+    return Diff(layers, other_tensors_differ(tensors[0], tensors[1], attention), _settings_that_differ(*described))
+
+
+def _settings_that_differ(one: object, other: object) -> list[str]:
+    """Keys of two configurations with other values, but for those that say nothing of what a model computes."""
+    if not (isinstance(one, dict) and isinstance(other, dict)):
+        return []
+    return sorted(key for key in {*one, *other} - INERT if one.get(key) != other.get(key))
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _config_beside(place: Path, instead: Path) -> Path | None:

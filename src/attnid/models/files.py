@@ -90,8 +90,14 @@ def tensor_files(place: Path) -> list[Path]:
 
     Raises UserError where there is none, or an index names a file that is missing or lies elsewhere.
     """
+    try:
+        place.stat()
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        raise UserError(f"{place}: cannot be read ({error.strerror}); expected a checkpoint") from None
     if place.is_dir():
-        for name in (INDEX, ONE):
+        for name in (ONE, INDEX):  # as transformers has it
             if (place / name).is_file():
                 return tensor_files(place / name)
         pickled = sorted(file.name for suffix in PICKLED for file in place.glob(f"*{suffix}"))
@@ -124,7 +130,7 @@ def open_checkpoint(place: Path) -> TensorFiles:
     Raises UserError where it is missing or damaged, or does not hold what its index lists.
     """
     found = TensorFiles(tensor_files(place))
-    index = place / INDEX if place.is_dir() else place
+    index = place / INDEX if place.is_dir() and not (place / ONE).is_file() else place
     if index.name.endswith(".json") and index.is_file():
         for name, file in _index(index).items():
             if name not in found or found.entries[name].file.name != file:
@@ -163,6 +169,17 @@ def copied(source: Path, target: Path) -> TensorFiles:
     for copy in copies:
         copy.chmod(copy.stat().st_mode | stat.S_IWUSR)
     return TensorFiles(copies, writable=True)
+
+
+def same_bytes(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one precision hold the same bytes, NaN or not."""
+    return torch.equal(*(tensor.reshape(-1).view(torch.uint8) for tensor in (one, other)))
+
+
+def why(error: OSError) -> str:
+    """The reason of an error in words; of several, as copying a directory collects them, the first."""
+    reasons = error.args[0] if isinstance(error, shutil.Error) else None
+    return str(reasons[0][2]) if reasons else error.strerror or str(error)
 
 
 def remove(place: Path) -> None:

@@ -11,15 +11,17 @@ from attnid.errors import UserError
 from attnid.gram import eigenvalues
 from attnid.head_measures import pairs, states, weight_measures
 from attnid.measures import Pair
-from attnid.models.files import TensorFiles
+from attnid.models.files import TensorFiles, same_bytes
 from attnid.models.layer import PAIRS, SIDES, AttentionLayer
 from attnid.models.moves import in_double
 from attnid.models.products import (
+    LIKELY,
+    Weights,
     aligned,
     canonical,
     product_difference,
     product_singular_values,
-    rounding_of_product,
+    without_dead_biases,
 )
 from attnid.models.tables import ALIVE, DEAD, NEAR_DEAD, WEIGHTS
 
@@ -118,36 +120,66 @@ def compare_layers(one: Sequence[AttentionLayer], other: Sequence[AttentionLayer
 
 
 def _compared(one: AttentionLayer, other: AttentionLayer) -> Compared:
-    raw, canonicals = [in_double(layer) for layer in (one, other)], []
-    for layer, own in zip((one, other), raw, strict=True):
-        canonicals.append(canonical(layer, own))
+    if all(_same_bits(one.tensors[name], other.tensors[name]) for name in sorted(one.tensor_names())):
+        return Compared(one.name, 0.0, 0.0, 0.0, True)
+    raw = [in_double(layer) for layer in (one, other)]
+    living = [without_dead_biases(layer, own) for layer, own in zip((one, other), raw, strict=True)]
+    canonicals = [canonical(layer, own) for layer, own in zip((one, other), raw, strict=True)]
+    free = [pair for pair in PAIRS if not (one.fixed(pair) or other.fixed(pair))]
+    same, products = True, [0.0]
+    for pair in free:
+        both = [Weights(own, layer.stored(pair)) for layer, own in zip((one, other), living, strict=True)]
+        found = product_difference(one.spec, pair, *both)
+        same &= bool(found.same.all())
+        products += (found.difference / found.size.where(found.size > 0, 1))[0].tolist()
+    for name in living[0].keys() - {name for pair in free for name in SIDES[pair]}:
+        same &= _same_parameter(one, other, name, living, raw)
     brought = aligned(other, canonicals[1], canonicals[0])
-    same, product = True, 0.0
-    moved = {name for pair in PAIRS if not one.fixed(pair) for name in SIDES[pair]}
-    for pair in (pair for pair in PAIRS if not one.fixed(pair)):
-        difference, size = product_difference(one.spec, pair, *canonicals)
-        bounds = [
-            rounding_of_product(one.spec, pair, own, layer.stored(pair))
-            for layer, own in zip((one, other), raw, strict=True)
-        ]
-        same &= bool((difference <= bounds[0] + bounds[1]).all())
-        product = max(product, float((difference / size.where(size > 0, 1)).max()))
-    for name in canonicals[0].keys() - moved:
-        same &= _equal_to_rounding(one, other, name, canonicals, raw)
+    product = float(torch.tensor(products).max())  # NaN where one is
     return Compared(one.name, _distance(raw[0], raw[1]), _distance(canonicals[0], brought), product, same)
 
 
-def _equal_to_rounding(
-    one: AttentionLayer, other: AttentionLayer, name: str, canonicals: Sequence[Arrays], raw: Sequence[Arrays]
+def _same_parameter(
+    one: AttentionLayer, other: AttentionLayer, name: str, living: Sequence[Arrays], raw: Sequence[Arrays]
 ) -> bool:
     """Whether a parameter that no S moves is the same in both; an output bias holds the values' biases by now."""
-    allowed = torch.zeros((), dtype=torch.float64)
-    for layer, own in zip((one, other), raw, strict=True):
-        size = own[name].norm()
-        if name == "b_O" and layer.folds_value_bias:
-            size = size + own["W_O"].norm() * own["b_V"].norm()
-        allowed = allowed + 2 * torch.finfo(layer.tensors[layer.slots[name].tensor].dtype).eps * size
-    return bool((canonicals[0][name] - canonicals[1][name]).norm() <= allowed)
+    tensors = [layer.slots[name].read(layer.tensors[layer.slots[name].tensor]) for layer in (one, other)]
+    folded = one.folds_value_bias and not (one.unreadable("vo") or other.unreadable("vo"))
+    if not folded or name not in ("b_V", "b_O"):
+        return bool(same_numbers(*tensors).all())
+    if name == "b_V":
+        return True
+    rounding = [
+        torch.finfo(max(layer.stored("vo"), tensor.dtype, key=_coarseness)).eps / 2 * _folded_size(layer, own)
+        for layer, tensor, own in zip((one, other), tensors, raw, strict=True)
+    ]
+    return bool((living[0][name] - living[1][name]).norm() <= LIKELY / 3**0.5 * torch.stack(rounding).norm())
+
+
+def _folded_size(layer: AttentionLayer, own: Arrays) -> Tensor:
+    """Root of the summed squares of what rounding enters when the values' biases go into the output bias."""
+    terms = own["W_O"] * own["b_V"].repeat_interleave(layer.spec.heads_per_group, 0).unsqueeze(1)
+    size: Tensor = torch.stack((own["b_O"].norm(), terms.norm(), terms.norm())).norm()
+    return size
+
+
+def same_numbers(one: Tensor, other: Tensor) -> Tensor:
+    """Where two tensors hold the same numbers, as far as the coarser of their precisions can tell."""
+    if one.dtype != other.dtype:
+        coarse = max(one.dtype, other.dtype, key=_coarseness)
+        one, other = one.to(coarse), other.to(coarse)
+    wide = torch.float64 if one.is_floating_point() else one.dtype
+    equal: Tensor = one.to(wide) == other.to(wide)
+    return equal | (one.to(wide).isnan() & other.to(wide).isnan()) if one.is_floating_point() else equal
+
+
+def _coarseness(kind: torch.dtype) -> float:
+    return torch.finfo(kind).eps if kind.is_floating_point else 0.0
+
+
+def _same_bits(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors are the same to the last bit."""
+    return one.dtype == other.dtype and one.shape == other.shape and same_bytes(one.detach(), other.detach())
 
 
 def _distance(one: Arrays, other: Arrays) -> float:
@@ -158,7 +190,7 @@ def _distance(one: Arrays, other: Arrays) -> float:
 
 @torch.no_grad()
 def other_tensors_differ(one: TensorFiles, other: TensorFiles, attention: set[str]) -> list[str]:
-    """Names of the tensors beside the attention layers' that are not the same up to rounding in their precision.
+    """Names of the tensors beside the attention layers' that do not hold the same numbers, see `same_numbers`.
 
     Raises UserError where one model lacks a tensor or has it in another shape.
     """
@@ -169,8 +201,6 @@ def other_tensors_differ(one: TensorFiles, other: TensorFiles, attention: set[st
         entries = [files.entries[name] for files in (one, other)]
         if entries[0].shape != entries[1].shape:
             raise UserError(f"{name} has shape {entries[0].shape} in one model, {entries[1].shape} in the other")
-        eps = [torch.finfo(entry.dtype).eps if entry.dtype.is_floating_point else 0.0 for entry in entries]
-        a, b = (files[name].double() for files in (one, other))
-        if not ((a - b).abs() <= max(eps) * (a.abs() + b.abs())).all():
+        if not same_numbers(one[name], other[name]).all():
             differing.append(name)
     return differing

@@ -143,17 +143,21 @@ class AttentionLayer:
             return "keys and values come from a normalised latent"
         if pair == "qk" and self.spec.qk_norm != "none":
             return "queries and keys are normalised"
-        if self.obstacle:
-            return self.obstacle
-        kinds = {self.tensors[name].dtype for name in self.tensor_names(pair)}
-        if not kinds <= set(STORED):
-            return f"stored as {', '.join(sorted(str(kind).removeprefix('torch.') for kind in kinds))}"
+        if reason := self.unreadable(pair):
+            return reason
         first, second = ("W_Q", "W_K") if pair == "qk" else ("W_O", "W_V")
         wide = self.slots[first].shape[2 if pair == "qk" else 1] * self.spec.heads_per_group
         width = self.spec.qk_head_dim if pair == "qk" else self.spec.v_head_dim
         if width > min(wide, self.slots[second].shape[2]):
             return "heads are wider than the model"
         return ""
+
+    def unreadable(self, pair: str) -> str:
+        """Why what stands in a pair's tensors may not be all that the layer uses; "" where it is."""
+        kinds = {self.tensors[name].dtype for name in self.tensor_names(pair)}
+        if self.obstacle or kinds <= set(STORED):
+            return self.obstacle
+        return f"stored as {', '.join(sorted(str(kind).removeprefix('torch.') for kind in kinds))}"
 
     def trains(self, pair: str) -> bool:
         """Whether no tensor of a pair is frozen."""

@@ -5,8 +5,10 @@ import json
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import takewhile
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor, nn
 
 from attnid.errors import UserError
@@ -19,7 +21,17 @@ JOINT, APART = {"c_attn", "c_proj"}, {"query", "key", "value", "proj"}
 """Submodules of nanoGPT's attention, and of minGPT's first one."""
 
 
-KNOWN_CODE = ("torch.nn.", "transformers.")
+KNOWN_CODE = ("torch.nn.modules.", "transformers.models.", "transformers.pytorch_utils")
+
+
+class Place(NamedTuple):
+    """Where a tensor lies in memory: its first byte, and the one after its last."""
+
+    begin: int
+    end: int
+
+
+Places = Sequence[tuple[str, Place]]
 
 
 class _Parameters(Mapping[str, Tensor]):
@@ -33,7 +45,10 @@ class _Parameters(Mapping[str, Tensor]):
     def __getitem__(self, name: str) -> Tensor:
         if name not in self._names:
             raise KeyError(name)
-        return self._model.get_parameter(name)
+        try:
+            return self._model.get_parameter(name)
+        except AttributeError:
+            raise UserError(f"{name} is no longer a parameter of the model; expected it as it was found") from None
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
@@ -59,7 +74,8 @@ def find_attention(model: nn.Module) -> list[AttentionLayer]:
         raise UserError(f"find_attention: {type(model).__name__} is no torch.nn.Module; expected a whole model")
     _refuse_prompts(model)
     parameters = _Parameters(model)
-    layers = _without_repeats([_examined(model, layer) for layer in _found(model, "", parameters)])
+    everything = _places(model)
+    layers = _without_repeats([_examined(model, layer, everything) for layer in _found(model, "", parameters)])
     if not layers:
         types = sorted({str(kind) for module in model.modules() if (kind := _model_type(module))})
         found = f"; found models of type {', '.join(types)}" if types else ""
@@ -190,62 +206,96 @@ def _output(module: str, shape: tuple[int, int, int], *, biased: bool) -> dict[s
     return {"W_O": Slot(f"{module}.weight", shape, transposed=True, width=shape[2], outputs=True)} | bias
 
 
-def _examined(model: nn.Module, layer: AttentionLayer) -> AttentionLayer:
+def _examined(model: nn.Module, layer: AttentionLayer, everything: Places) -> AttentionLayer:
     """A layer with what stands in the way of moving it. Raises UserError where a weight is no parameter of its own."""
     for name in layer.tensor_names():
         if name not in layer.tensors:
             raise UserError(f"{layer.name}: {name} is no parameter of its own, but parametrized or pruned")
-    return replace(layer, obstacle=_what_is_between(model, layer) or _what_is_shared(layer))
+    return replace(layer, obstacle=_what_is_between(model, layer) or _what_is_shared(model, layer, everything))
 
 
 def _what_is_between(model: nn.Module, layer: AttentionLayer) -> str:
-    """Code that may come between a layer's weights: classes of someone else, hooks."""
+    """Code that may come between a layer's weights: classes of someone else, hooks, another forward pass."""
     weights = {slot.tensor.rpartition(".")[0] for name, slot in layer.slots.items() if name.startswith("W_")}
+    attention = _home(model, layer)[-1]
     for path in sorted(weights):
         module = model.get_submodule(path)
         if not type(module).__module__.startswith(KNOWN_CODE):
             return f"{path} is a {type(module).__name__}, which may do more than multiply"
         if module._forward_hooks or module._forward_pre_hooks:
             return f"a hook on {path} may see or change what lies between the weights"
-    attention = _submodule(model, layer.name)
-    plain = attention is None or type(attention).__module__.startswith(KNOWN_CODE) or _is_nano_gpt(attention)
-    if not plain:
+        if "forward" in vars(module):
+            return f"the forward pass of {path} was replaced, and may do more than multiply"
+    if not type(attention).__module__.startswith(KNOWN_CODE) and not _is_nano_gpt(attention):
         return f"{type(attention).__name__} is a class of its own, which may compute something else"
+    if "forward" in vars(attention):
+        return "its forward pass was replaced, and may compute something else"
     return ""
 
 
-def _submodule(model: nn.Module, path: str) -> nn.Module | None:
-    try:
-        return model.get_submodule(path)
-    except AttributeError:  # the name of a compiled or wrapped module
-        return None
+def _home(model: nn.Module, layer: AttentionLayer) -> list[nn.Module]:
+    """The modules from the model down to the one that holds all tensors of a layer."""
+    paths = [slot.tensor.split(".") for slot in layer.slots.values()]
+    shared = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
+    return _modules_above(model, ".".join([*shared, ""]))
 
 
-def _what_is_shared(layer: AttentionLayer) -> str:
-    """Weights that stand in the layer twice, or that something beside it uses too."""
-    own: dict[int, str] = {}
+def _modules_above(model: nn.Module, name: str) -> list[nn.Module]:
+    """The modules from the model down to the one that holds a tensor, by the tensor's name."""
+    modules = [model]
+    for part in name.split(".")[:-1]:
+        child = modules[-1]._modules[part]
+        assert child is not None
+        modules.append(child)
+    return modules
+
+
+def _what_is_shared(model: nn.Module, layer: AttentionLayer, everything: Places) -> str:
+    """Weights that stand in the layer twice, or that something beside it uses too.
+
+    It is no obstacle that the whole attention module stands in the model twice.
+    """
+    own: dict[Place, str] = {}
+    home = _home(model, layer)[-1]
     for name in sorted(layer.tensor_names()):
-        address = _address(layer.tensors[name])
-        if address in own:
-            return f"{own[address]} and {name} are one tensor"
-        own[address] = name
-    others = {}
-    for name, tensor in layer.tensors.items():
-        if name not in own.values() and _address(tensor) in own:
-            others[name] = own[_address(tensor)]
-    if len(set(others.values())) == len(own):
-        return ""  # the whole layer is used again
-    return next((f"{name} is {shared} as well" for name, shared in others.items()), "")
+        place = _place(layer.tensors[name])
+        for known, other in own.items():
+            if _overlap(place, known):
+                return f"{other} and {name} are one tensor"
+        own[place] = name
+    for name, place in everything:
+        for known, mine in own.items():
+            if name != mine and _overlap(place, known) and home not in _modules_above(model, name):
+                return f"{name} is {mine} as well" if place == known else f"{name} shares memory with {mine}"
+    return ""
 
 
-def _address(tensor: Tensor) -> int:
-    """What two names of one tensor share; a number of its own for a tensor without storage."""
-    return tensor.data_ptr() or id(tensor)
+def _places(model: nn.Module) -> Places:
+    """Where every parameter and buffer of a model lies, under all of its names."""
+    named = [
+        *nn.Module.named_parameters(model, remove_duplicate=False),
+        *nn.Module.named_buffers(model, remove_duplicate=False),
+    ]
+    return [(name, _place(tensor)) for name, tensor in named]
+
+
+def _place(tensor: Tensor) -> Place:
+    """First and last byte of a tensor in memory; a number of its own for one without storage."""
+    begin = tensor.data_ptr() if tensor.layout == torch.strided and tensor.numel() else 0
+    if not begin:
+        return Place(-id(tensor), -id(tensor) + 1)
+    last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return Place(begin, begin + (last + 1) * tensor.element_size())
+
+
+def _overlap(one: Place, other: Place) -> bool:
+    return one.begin < other.end and other.begin < one.end
 
 
 def _without_repeats(layers: Sequence[AttentionLayer]) -> list[AttentionLayer]:
     """Each layer once: of modules that hold the very same weights, the first."""
-    seen: dict[frozenset[int], AttentionLayer] = {}
+    seen: dict[tuple[LayerSpec, bool, frozenset[Place]], AttentionLayer] = {}
     for layer in layers:
-        seen.setdefault(frozenset(_address(layer.tensors[name]) for name in layer.tensor_names()), layer)
+        places = frozenset(_place(layer.tensors[name]) for name in layer.tensor_names())
+        seen.setdefault((layer.spec, layer.extra_token, places), layer)
     return list(seen.values())

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from attnid.errors import UserError
 from attnid.head_measures import without_overlap
 from attnid.measures import commuting
-from attnid.models.layer import PAIRS, AttentionLayer
+from attnid.models.layer import PAIRS, SIDES, AttentionLayer
 from attnid.models.modules import as_layers
-from attnid.models.products import same_product
+from attnid.models.products import Weights, same_product
 from attnid.symmetry import MOMENTS, fold_value_bias
 from attnid.symmetry import PAIRS as MOVES
 
@@ -113,6 +113,9 @@ def transform_(layer: AttentionLayer, pair: str, S: Tensor) -> float:
     """
     if not isinstance(layer, AttentionLayer):
         raise UserError(f"transform_: {type(layer).__name__} is no attention layer; expected one of find_attention")
+    if not isinstance(S, Tensor) or S.is_complex() or not S.is_floating_point():
+        found = str(S.dtype).removeprefix("torch.") if isinstance(S, Tensor) else type(S).__name__
+        raise UserError(f"{layer.name}: S is {found}; expected a torch tensor of real numbers with a fraction")
     (pair,) = _checked([pair])
     if reason := layer.fixed(pair):
         raise UserError(f"{layer.name}: {pair} cannot move: {reason}")
@@ -162,7 +165,7 @@ def zero_dead_biases_(model: Model) -> list[Zeroed]:
         if "b_K" in own:
             dead = layer.dead_key_rows
             norm = float(own["b_K"].norm())
-            if layer.obstacle or dead.start == dead.stop:
+            if layer.unreadable("qk") or dead.start == dead.stop:
                 rows.append(Zeroed(layer.name, "b_K", norm, layer.fixed("qk") or _why_key_bias_acts(layer)))
             else:
                 own["b_K"][..., dead] = 0
@@ -171,14 +174,22 @@ def zero_dead_biases_(model: Model) -> list[Zeroed]:
                 rows.append(Zeroed(layer.name, "b_K", norm, left))
         if "b_V" in own:
             norm = float(own["b_V"].norm())
-            if layer.obstacle or not layer.folds_value_bias:
-                reason = layer.fixed("vo") or "attention weights do not sum to one, or there is no output bias"
+            if layer.unreadable("vo") or not layer.folds_value_bias:
+                reason = layer.unreadable("vo") or "attention weights do not sum to one, or there is no output bias"
                 rows.append(Zeroed(layer.name, "b_V", norm, reason))
             else:
-                folded = fold_value_bias(layer.spec, own, -own["b_V"])
-                layer.write({name: folded[name] for name in ("b_V", "b_O")})
-                rows.append(Zeroed(layer.name, "b_V", norm))
+                rows.append(Zeroed(layer.name, "b_V", norm, _fold(layer, own)))
     return rows
+
+
+def _fold(layer: AttentionLayer, own: Arrays) -> str:
+    """Fold the value bias into the output bias, or say why that cannot be stored."""
+    folded = fold_value_bias(layer.spec, own, -own["b_V"])
+    kind = layer.tensors[layer.slots["b_O"].tensor].dtype
+    if not folded["b_O"].to(kind).isfinite().all():
+        return f"{str(kind).removeprefix('torch.')} cannot hold the output bias that it would become"
+    layer.write({name: folded[name] for name in ("b_V", "b_O")})
+    return ""
 
 
 @contextmanager
@@ -186,8 +197,9 @@ def project_step(model: Model, pairs: Iterable[str] = PAIRS) -> Iterator[None]:
     """Take the part along unidentified directions out of the step that an optimiser makes in this context.
 
     The directions are those at the weights before the step, biases included; a step of any optimiser will do. Layers
-    and pairs that cannot move are left to the optimiser, and so are those with a frozen weight: within what trains of
-    them, nothing is wasted. The part is taken out in float64, and what is left rounded to the weights' precision.
+    and pairs that cannot move are left to the optimiser, and so are those with a weight that is frozen or that the step
+    leaves as it is: within what trains of them, nothing is wasted. The part is taken out in float64, and what is left
+    rounded to the weights' precision.
 
     Raises UserError as `rebalance_` does.
     """
@@ -197,8 +209,11 @@ def project_step(model: Model, pairs: Iterable[str] = PAIRS) -> Iterator[None]:
     yield
     with torch.no_grad():
         for layer, old in zip(layers, before, strict=True):
-            if free[layer.name]:
-                layer.write(without_overlap(layer.spec, old, in_double(layer), free[layer.name]))
+            new = in_double(layer)
+            weights = {pair: [name for name in SIDES[pair] if name.startswith("W_")] for pair in free[layer.name]}
+            moved = [pair for pair, names in weights.items() if not any(torch.equal(old[n], new[n]) for n in names)]
+            if moved:
+                layer.write(without_overlap(layer.spec, old, new, moved))
 
 
 def in_double(layer: AttentionLayer) -> Arrays:
@@ -225,7 +240,7 @@ def _store(layer: AttentionLayer, pair: str, before: Arrays, S: Tensor) -> float
     layer.write(changed)
     stored = layer.stored(pair)
     kept = in_double(layer)
-    if not same_product(layer.spec, pair, before, kept, stored):
+    if not same_product(layer.spec, pair, Weights(before, stored), Weights(kept, stored)):
         layer.write({name: before[name] for name in changed})
         raise UserError(f"{str(stored).removeprefix('torch.')} cannot hold what it would become")
     change, length = (
@@ -243,6 +258,8 @@ def _treat_state(
     state: State,
 ) -> None:
     parameters = {name: layer.tensors[name] for name in layer.tensor_names(pair)}
+    if state == "clear" and isinstance(optimizer, torch.optim.LBFGS):  # its one state stands beside its first weight
+        optimizer.state.clear()
     if state == "clear":
         for parameter in parameters.values():
             optimizer.state.pop(parameter, None)
@@ -282,7 +299,7 @@ def _require_transportable(
 ) -> None:
     if isinstance(optimizer, torch.optim.LBFGS):
         raise UserError(
-            "rebalance_: how the history of LBFGS moves is not known; allowed here: state 'keep', or a new one"
+            "rebalance_: how the history of LBFGS moves is not known; allowed here: state 'clear' or 'keep'"
         )
     for layer in layers:
         for pair in pairs:

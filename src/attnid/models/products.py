@@ -14,80 +14,129 @@ from attnid.symmetry import PAIRS, fold_value_bias, rotary_scaling
 Arrays = dict[str, Tensor]
 
 
+LIKELY = 4.0
+"""How many times what rounding makes on average still counts as rounding."""
+
+
 class Difference(NamedTuple):
-    """How far the products of two layers lie apart, one number a key/value head, shape (G,) each.
+    """How far what a pair of two layers computes lies apart, shape (K, G): part by part, for every key/value head.
+
+    The first part is the product of the weights, the others those with biases in them, which would drown in it.
 
     Attributes:
-        difference: Frobenius norm of the difference of what the pairs compute.
+        difference: Frobenius norm of the difference.
         size: of what the first computes.
+        allowed: what rounding the weights of both to their precision can make of it: `LIKELY` times the root mean
+            square over errors of up to half a unit in the last place, independent of each other.
     """
 
     difference: Tensor
     size: Tensor
+    allowed: Tensor
+
+    @property
+    def same(self) -> Tensor:
+        """Whether rounding explains all of it, shape (G,)."""
+        return (self.difference <= self.allowed).all(0)
 
 
-def product_difference(spec: LayerSpec, pair: str, one: Arrays, other: Arrays) -> Difference:
+class Weights(NamedTuple):
+    """The float64 parameters of a layer in the shapes of its spec, and the precision that they are rounded to."""
+
+    parameters: Arrays
+    stored: torch.dtype
+
+
+def product_difference(spec: LayerSpec, pair: str, one: Weights, other: Weights) -> Difference:
     """Compare what a pair of two layers computes, biases included, whatever S lies between their weights.
 
     The scores of queries and keys depend on first^T second of the augmented pair, (W_Q b_Q)^T (W_K b_K), under RoPE on
     the complex product of every plane that it rotates by itself, and on that of the other rows.
-
-    Args:
-        one, other: float64 parameters in the shapes of `spec`.
     """
-    name = f"{pair}_augmented"
-    first, second = pairs(spec, one)[name], pairs(spec, other)[name]
-    rotary = rotary_dims(spec)[name]
-    D = first.first.shape[-2]
-    squares = torch.zeros(2, *first.first.shape[:-2], dtype=torch.float64, device=first.first.device)
+    rotary = spec.rotary_dim if pair == "qk" else 0
+    parts = [
+        (*_compared(first, second, rotary), _rounding(first, one.stored), _rounding(second, other.stored))
+        for first, second in zip(_parts(spec, pair, one), _parts(spec, pair, other), strict=True)
+    ]
+    difference, size, of_one, of_other = (torch.stack(each) for each in zip(*parts, strict=True))
+    own = sum((torch.finfo(each.stored).eps / 2) ** 2 for each in (one, other)) ** 0.5 * size
+    return Difference(difference, size, LIKELY * torch.stack((of_one, of_other, own)).norm(dim=0))
+
+
+def _parts(spec: LayerSpec, pair: str, weights: Weights) -> list[Pair]:
+    """The pair of the weights, and those that make up the rest of the augmented pair's product."""
+    own = weights.parameters
+
+    def without(*names: str) -> Pair:
+        zeros = {name: torch.zeros_like(own[name]) for name in names if name in own}
+        return pairs(spec, own | zeros)[f"{pair}_augmented"]
+
+    first_only_bias = without("W_Q") if pair == "qk" else without("W_V")
+    second_only_bias = [without("W_K", "b_Q")] if pair == "qk" else []
+    return [pairs(spec, own)[pair], first_only_bias, *second_only_bias]
+
+
+def _compared(one: Pair, other: Pair, rotary: int) -> tuple[Tensor, Tensor]:
+    """Norms of the difference and of the first, shape (G,) each."""
+    D = one.first.shape[-2]
+    squares = torch.zeros(2, *one.first.shape[:-2], dtype=torch.float64, device=one.first.device)
     if rotary:
-        planes = [_planes(each.rows(0, rotary)) for each in (first, second)]
-        squares += _squared_difference(*planes).sum(-1)
+        squares += _squared_difference(*(_planes(each.rows(0, rotary)) for each in (one, other))).sum(-1)
     if rotary < D:
-        squares += _squared_difference(first.rows(rotary, D), second.rows(rotary, D))
-    return Difference(squares[0].sqrt(), squares[1].sqrt())
+        squares += _squared_difference(one.rows(rotary, D), other.rows(rotary, D))
+    return squares[0].sqrt(), squares[1].sqrt()
 
 
-def rounding_of_product(spec: LayerSpec, pair: str, own: Arrays, stored: torch.dtype) -> Tensor:
-    """What rounding every weight to its stored precision can change of a pair's product, to first order, shape (G,).
+def _rounding(pair: Pair, stored: torch.dtype) -> Tensor:
+    """Root mean square of what rounding makes of a product, to first order, and what float64 loses, shape (G,)."""
+    info, exact = torch.finfo(stored), torch.finfo(torch.float64)
+    sizes = [W.norm(dim=-1) for W in pair]
+    errors = [
+        (info.eps / 2 * W.norm(dim=-1)).hypot(W.new_tensor(info.smallest_normal * info.eps / 2 * W.shape[-1] ** 0.5))
+        for W in pair
+    ]
+    by_row = (errors[0] * sizes[1]).hypot(sizes[0] * errors[1])
+    computed = 2 * pair.first.shape[-2] * exact.eps * sizes[0].norm(dim=-1) * sizes[1].norm(dim=-1)
+    result: Tensor = by_row.norm(dim=-1) / 3**0.5 + computed
+    return result
 
-    Twice the bound |e_first| |second| + |first| |e_second| for entries off by half a unit in the last place, and by
-    what sums over the D rows of a head lose in float64.
+
+def same_product(spec: LayerSpec, pair: str, before: Weights, after: Weights) -> bool:
+    """Whether a pair that was moved computes what it did, as well as its precision could hold it where it was.
+
+    Heads that are not finite do not count.
     """
-    info = torch.finfo(stored)
-
-    def norm_and_error(W: Tensor) -> tuple[Tensor, Tensor]:
-        norm, computed = W.flatten(-2).norm(dim=-1), 2 * W.shape[-2] * torch.finfo(torch.float64).eps
-        return norm, (info.eps / 2 + computed) * norm + info.smallest_normal * info.eps / 2 * W[0].numel() ** 0.5
-
-    (first, first_error), (second, second_error) = map(norm_and_error, pairs(spec, own)[f"{pair}_augmented"])
-    bound: Tensor = 2 * (first_error * second + first * second_error)
-    return bound
-
-
-def same_product(spec: LayerSpec, pair: str, before: Arrays, after: Arrays, stored: torch.dtype) -> bool:
-    """Whether a pair that was moved computes what it did, but for rounding; heads that are not finite do not count."""
-    difference, size = product_difference(spec, pair, before, after)
-    allowed = rounding_of_product(spec, pair, before, stored) + rounding_of_product(spec, pair, after, stored)
-    return bool((difference <= allowed)[size.isfinite()].all())
+    found = product_difference(spec, pair, before, after)
+    own = product_difference(spec, pair, before, before)
+    return bool((found.difference <= own.allowed)[found.size.isfinite()].all())
 
 
 def product_singular_values(pair: Pair) -> Tensor:
-    """Singular values of first^T second, in descending order, shape P + (min(D, N),)."""
-    first, second = (torch.linalg.qr(W.mT, mode="r").R for W in pair.double())
+    """Singular values of first^T second, in descending order, shape P + (min(D, N),); NaN where one is not finite."""
+    finite = torch.stack([W.isfinite().flatten(-2).all(-1) for W in pair]).all(0)
+    first, second = (torch.linalg.qr(W.mT, mode="r").R for W in _finite(pair.double()))
     values: Tensor = torch.linalg.svdvals(first @ second.mT)
-    return values
+    return values.where(finite.unsqueeze(-1), torch.nan)
+
+
+def _finite(pair: Pair) -> Pair:
+    """A pair with zeros for what is not finite."""
+    return Pair(*(W.where(W.isfinite(), 0) for W in pair))
+
+
+def without_dead_biases(layer: AttentionLayer, own: Arrays) -> Arrays:
+    """The same layer with what is dead of its key bias zeroed, and its value bias folded into the output bias."""
+    own = dict(own)
+    if "b_K" in own:
+        own["b_K"] = own["b_K"].clone()
+        own["b_K"][..., layer.dead_key_rows] = 0
+    return fold_value_bias(layer.spec, own, -own["b_V"]) if layer.folds_value_bias else own
 
 
 def canonical(layer: AttentionLayer, own: Arrays) -> Arrays:
     """The same layer without its dead biases, and with equal Gram matrices of every pair that can move."""
     spec = layer.spec
-    own = dict(own)
-    if "b_K" in own:
-        own["b_K"] = own["b_K"].clone()
-        own["b_K"][..., layer.dead_key_rows] = 0
-    if layer.folds_value_bias:
-        own = fold_value_bias(spec, own, -own["b_V"])
+    own = without_dead_biases(layer, own)
     for pair, moves in PAIRS.items():
         if not layer.fixed(pair):
             own = moves.transform(spec, own, moves.balance(spec, own).S)
@@ -106,6 +155,7 @@ def aligned(layer: AttentionLayer, own: Arrays, reference: Arrays) -> Arrays:
 
 def _rotation(own: Pair, reference: Pair, rotary: int) -> Tensor:
     """The rotation Z, shape P + (D, D), that brings Z own nearest to a reference (Procrustes); a turn a plane."""
+    own, reference = _finite(own), _finite(reference)
     D = own.first.shape[-2]
     Z = torch.zeros(*own.first.shape[:-1], D, dtype=torch.float64, device=own.first.device)
     if rotary:
