@@ -24,7 +24,7 @@ from attnid.models.inspection import compare_layers, inspect_layers, other_tenso
 from attnid.models.layer import PAIRS, AttentionLayer
 from attnid.models.moves import in_double, rebalance_
 from attnid.models.places import layers_by_name
-from attnid.models.products import Weights, product_difference
+from attnid.models.products import Weights, moved_difference
 from attnid.models.tables import DEAD, NEAR_DEAD, WEIGHTS
 from attnid.training_tables import REGULAR
 
@@ -202,11 +202,10 @@ def _verified(layers: Sequence[AttentionLayer], moved: Sequence[AttentionLayer])
     """How far the stored products lie apart. Raises UserError where that is more than rounding."""
     worst: dict[str, tuple[float, float]] = {}
     for before, after in zip(layers, moved, strict=True):
-        both = [Weights(in_double(layer), torch.float64) for layer in (before, after)]
+        own, new = in_double(before), in_double(after)
         for pair in (pair for pair in PAIRS if not before.fixed(pair)):
-            stored = [weights._replace(stored=before.stored(pair)) for weights in both]
-            difference, size, _ = product_difference(before.spec, pair, *stored)
-            allowed = product_difference(before.spec, pair, stored[0], stored[0]).allowed
+            stored = before.stored(pair)
+            difference, size, allowed = moved_difference(before.spec, pair, Weights(own, stored), Weights(new, stored))
             finite = torch.isfinite(size)
             share = float((difference / allowed.where(allowed > 0, 1))[finite].max()) if finite.any() else 0.0
             if not share <= 1:
@@ -216,7 +215,7 @@ def _verified(layers: Sequence[AttentionLayer], moved: Sequence[AttentionLayer])
                 )
             weights = (difference / size.where(size > 0, 1))[0]
             relative = float(weights[finite[0]].max()) if finite[0].any() else 0.0
-            kind = str(after.stored(pair)).removeprefix("torch.")
+            kind = str(stored).removeprefix("torch.")
             known = worst.get(kind, (0.0, 0.0))
             worst[kind] = (max(known[0], relative), max(known[1], share))
     return [

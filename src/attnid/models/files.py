@@ -172,8 +172,9 @@ def copied(source: Path, target: Path) -> TensorFiles:
 
 
 def same_bytes(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one precision hold the same bytes, NaN or not."""
-    return torch.equal(*(tensor.reshape(-1).view(torch.uint8) for tensor in (one, other)))
+    """Whether two tensors are the same to the last bit, NaN or not."""
+    alike = one.dtype == other.dtype and one.shape == other.shape
+    return alike and torch.equal(*(tensor.detach().reshape(-1).view(torch.uint8) for tensor in (one, other)))
 
 
 def why(error: OSError) -> str:

@@ -120,7 +120,7 @@ def compare_layers(one: Sequence[AttentionLayer], other: Sequence[AttentionLayer
 
 
 def _compared(one: AttentionLayer, other: AttentionLayer) -> Compared:
-    if all(_same_bits(one.tensors[name], other.tensors[name]) for name in sorted(one.tensor_names())):
+    if all(same_bytes(one.tensors[name], other.tensors[name]) for name in sorted(one.tensor_names())):
         return Compared(one.name, 0.0, 0.0, 0.0, True)
     raw = [in_double(layer) for layer in (one, other)]
     living = [without_dead_biases(layer, own) for layer, own in zip((one, other), raw, strict=True)]
@@ -175,11 +175,6 @@ def same_numbers(one: Tensor, other: Tensor) -> Tensor:
 
 def _coarseness(kind: torch.dtype) -> float:
     return torch.finfo(kind).eps if kind.is_floating_point else 0.0
-
-
-def _same_bits(one: Tensor, other: Tensor) -> bool:
-    """Whether two tensors are the same to the last bit."""
-    return one.dtype == other.dtype and one.shape == other.shape and same_bytes(one.detach(), other.detach())
 
 
 def _distance(one: Arrays, other: Arrays) -> float:

@@ -217,7 +217,7 @@ def _examined(model: nn.Module, layer: AttentionLayer, everything: Places) -> At
 def _what_is_between(model: nn.Module, layer: AttentionLayer) -> str:
     """Code that may come between a layer's weights: classes of someone else, hooks, another forward pass."""
     weights = {slot.tensor.rpartition(".")[0] for name, slot in layer.slots.items() if name.startswith("W_")}
-    attention = _home(model, layer)[-1]
+    attention = _home(model, layer)
     for path in sorted(weights):
         module = model.get_submodule(path)
         if not type(module).__module__.startswith(KNOWN_CODE):
@@ -233,11 +233,11 @@ def _what_is_between(model: nn.Module, layer: AttentionLayer) -> str:
     return ""
 
 
-def _home(model: nn.Module, layer: AttentionLayer) -> list[nn.Module]:
-    """The modules from the model down to the one that holds all tensors of a layer."""
+def _home(model: nn.Module, layer: AttentionLayer) -> nn.Module:
+    """The module that holds all tensors of a layer."""
     paths = [slot.tensor.split(".") for slot in layer.slots.values()]
     shared = [parts[0] for parts in takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))]
-    return _modules_above(model, ".".join([*shared, ""]))
+    return _modules_above(model, ".".join([*shared, ""]))[-1]
 
 
 def _modules_above(model: nn.Module, name: str) -> list[nn.Module]:
@@ -256,7 +256,7 @@ def _what_is_shared(model: nn.Module, layer: AttentionLayer, everything: Places)
     It is no obstacle that the whole attention module stands in the model twice.
     """
     own: dict[Place, str] = {}
-    home = _home(model, layer)[-1]
+    home = _home(model, layer)
     for name in sorted(layer.tensor_names()):
         place = _place(layer.tensors[name])
         for known, other in own.items():

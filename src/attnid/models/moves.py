@@ -204,13 +204,13 @@ def project_step(model: Model, pairs: Iterable[str] = PAIRS) -> Iterator[None]:
     Raises UserError as `rebalance_` does.
     """
     layers, pairs = as_layers(model), _checked(pairs)
-    free = {layer.name: [pair for pair in pairs if not layer.fixed(pair) and layer.trains(pair)] for layer in layers}
-    before = [in_double(layer) for layer in layers]
+    free = [[pair for pair in pairs if not layer.fixed(pair) and layer.trains(pair)] for layer in layers]
+    before = [(layer, own, in_double(layer)) for layer, own in zip(layers, free, strict=True) if own]
     yield
     with torch.no_grad():
-        for layer, old in zip(layers, before, strict=True):
+        for layer, own, old in before:
             new = in_double(layer)
-            weights = {pair: [name for name in SIDES[pair] if name.startswith("W_")] for pair in free[layer.name]}
+            weights = {pair: [name for name in SIDES[pair] if name.startswith("W_")] for pair in own}
             moved = [pair for pair, names in weights.items() if not any(torch.equal(old[n], new[n]) for n in names)]
             if moved:
                 layer.write(without_overlap(layer.spec, old, new, moved))

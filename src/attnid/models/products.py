@@ -53,14 +53,25 @@ def product_difference(spec: LayerSpec, pair: str, one: Weights, other: Weights)
     The scores of queries and keys depend on first^T second of the augmented pair, (W_Q b_Q)^T (W_K b_K), under RoPE on
     the complex product of every plane that it rotates by itself, and on that of the other rows.
     """
+    return _difference(spec, pair, (one, other), rounded=(one, other))
+
+
+def moved_difference(spec: LayerSpec, pair: str, before: Weights, after: Weights) -> Difference:
+    """Compare what a pair computes before and after it was moved; allowed is what rounding makes where it was."""
+    return _difference(spec, pair, (before, after), rounded=(before, before))
+
+
+def _difference(
+    spec: LayerSpec, pair: str, compared: tuple[Weights, Weights], rounded: tuple[Weights, Weights]
+) -> Difference:
     rotary = spec.rotary_dim if pair == "qk" else 0
-    parts = [
-        (*_compared(first, second, rotary), _rounding(first, one.stored), _rounding(second, other.stored))
-        for first, second in zip(_parts(spec, pair, one), _parts(spec, pair, other), strict=True)
+    both = zip(*(_parts(spec, pair, weights) for weights in compared), strict=True)
+    difference, size = map(torch.stack, zip(*(_compared(first, second, rotary) for first, second in both), strict=True))
+    errors = [
+        torch.stack([_rounding(part, weights.stored) for part in _parts(spec, pair, weights)]) for weights in rounded
     ]
-    difference, size, of_one, of_other = (torch.stack(each) for each in zip(*parts, strict=True))
-    own = sum((torch.finfo(each.stored).eps / 2) ** 2 for each in (one, other)) ** 0.5 * size
-    return Difference(difference, size, LIKELY * torch.stack((of_one, of_other, own)).norm(dim=0))
+    own = sum((torch.finfo(weights.stored).eps / 2) ** 2 for weights in rounded) ** 0.5 * size
+    return Difference(difference, size, LIKELY * torch.stack((*errors, own)).norm(dim=0))
 
 
 def _parts(spec: LayerSpec, pair: str, weights: Weights) -> list[Pair]:
@@ -106,9 +117,8 @@ def same_product(spec: LayerSpec, pair: str, before: Weights, after: Weights) ->
 
     Heads that are not finite do not count.
     """
-    found = product_difference(spec, pair, before, after)
-    own = product_difference(spec, pair, before, before)
-    return bool((found.difference <= own.allowed)[found.size.isfinite()].all())
+    found = moved_difference(spec, pair, before, after)
+    return bool((found.difference <= found.allowed)[found.size.isfinite()].all())
 
 
 def product_singular_values(pair: Pair) -> Tensor:
