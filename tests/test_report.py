@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 import synthetic
 
-from attnid import report, style, tables
+from attnid import pages, report, style, tables
 
 VOID = {"col", "meta", "link", "img", "br", "hr", "input"}
 HOSTILE = "<script>alert('x')</script> & \"quoted\""
@@ -214,14 +214,14 @@ def _luminance(color: str) -> float:
      ("1 - 1/(2H)", "1 - 1/(2H)")],
 )  # fmt: skip
 def test_numbers_are_short(value: Any, shown: str) -> None:
-    assert report.number(value) == shown
+    assert pages.number(value) == shown
 
 
 @pytest.mark.parametrize(
     ("seconds", "shown"), [(0.4, "0 s"), (59.7, "1 min 0 s"), (123, "2 min 3 s"), (7300, "2 h 1 min")]
 )
 def test_durations_are_readable(seconds: float, shown: str) -> None:
-    assert report.duration(seconds) == shown
+    assert pages.duration(seconds) == shown
 
 
 def test_the_claims_of_these_tests_fit_the_table(tmp_path: Any) -> None:

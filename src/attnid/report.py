@@ -5,14 +5,13 @@ from base64 import b64encode
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from numbers import Integral, Real
 from typing import Any
 
-import jinja2
-import numpy as np
 import pandas as pd
 import yaml
 from pandas.api.types import is_numeric_dtype
+
+from attnid import pages
 
 VERDICTS = ("reproduced", "corrected", "qualified", "not reproduced", "not run")
 ANSWERS = ("supported", "open", "not supported")
@@ -51,7 +50,7 @@ def render(
     says when the page was made; `notes` are sentences above the ledger. All text is escaped.
     """
     ledger = [dict(row, rule=rules.get(row["id"])) for row in _records(claims)]
-    return _template().render(
+    return pages.template("report.html.j2").render(
         created=created,
         notes=notes,
         verdicts=_counts(ledger),
@@ -64,7 +63,7 @@ def render(
             "commit": _distinct(run["commit"] for run in runs),
             "device": _distinct(run["device"] for run in runs),
             "machine": _distinct(run["machine"] for run in runs),
-            "seeds": _distinct(seed for run in runs for seed in _listed(run["seeds"])),
+            "seeds": _distinct(seed for run in runs for seed in pages.listed(run["seeds"])),
         },
         versions=_versions(runs),
         config=yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True),
@@ -75,38 +74,6 @@ def _counts(ledger: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     found = Counter(row["verdict"] for row in ledger)
     asked = any(verdict in found for verdict in ANSWERS)
     return {verdict: found[verdict] for verdict in (*VERDICTS, *(ANSWERS if asked else ()))}
-
-
-def number(value: Any) -> str:
-    """A value for a reader: four significant digits for a measured number, a dash for a missing one."""
-    if value is None or value is pd.NA or (isinstance(value, float) and pd.isna(value)):
-        return "–"
-    if isinstance(value, bool | np.bool_):
-        return "yes" if value else "no"
-    if isinstance(value, str) or not isinstance(value, Real):
-        return str(value)
-    return f"{value}" if isinstance(value, Integral) else f"{float(value):.4g}"
-
-
-def duration(seconds: float) -> str:
-    """Seconds as hours, minutes and seconds."""
-    hours, rest = divmod(round(seconds), 3600)
-    minutes, left = divmod(rest, 60)
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {left} s" if minutes else f"{left} s"
-
-
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("attnid", "data"),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.filters |= {"number": number, "duration": duration, "listed": _listed, "yaml": _yaml}
-    return environment.get_template("report.html.j2")
 
 
 def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -140,11 +107,3 @@ def _versions(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def _distinct(values: Any) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values)) or "–"
-
-
-def _listed(value: Any) -> list[Any]:
-    return list(value) if isinstance(value, list | tuple | range) else [value]
-
-
-def _yaml(value: Any) -> str:
-    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)

@@ -8,7 +8,7 @@ rule report_page:
             "report_page.py",
             *(f"attnid.figures.{name}" for name in FIGURE_NAMES),
         ),
-        template=os.path.relpath(sources.PACKAGE / "data" / "report.html.j2"),
+        templates=[os.path.relpath(path) for path in sorted(pages.TEMPLATES.iterdir())],
     output:
         "results/report.html",
     log:
