@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from attnid import claims, tables
+from attnid import claims, figures, tables
 from attnid.claims import CORRECTED, NOT_REPRODUCED, NOT_RUN, QUALIFIED, REGISTER, REPRODUCED
 from attnid.claims.ledger import BEYOND, ORDER, finding
 from attnid.claims.render import escape, macro_name
@@ -344,3 +344,41 @@ def test_a_run_astray_from_its_first_step_is_not_reproduced():
         row = found(name, astray)
         assert row.verdict == NOT_REPRODUCED
         assert "not finite" in row.evidence
+
+
+@pytest.mark.parametrize("id", PAPER)
+def test_every_verdict_has_the_numbers_behind_it(id):
+    row = found(id, claim_tables.base())
+    assert row.rows
+    for number in row.rows:
+        assert np.isfinite(number.value)
+        assert number.part
+        assert number.item
+    if REGISTER[id].kind in ("count", "invariance") and row.verdict == REPRODUCED:
+        assert not any(number.value < number.lower - 1e-9 or number.value > number.upper + 1e-9 for number in row.rows)
+
+
+def test_a_claim_on_runs_is_judged_on_the_interval_over_the_numbers_shown():
+    row = found("sgd-beta", claim_tables.base())
+    assert [number.item for number in row.rows] == [f"seed {seed}" for seed in range(row.seeds)]
+    estimate = t_interval([number.value for number in row.rows])
+    assert (estimate.mean, estimate.low, estimate.high) == (row.measured, row.low, row.high)
+    assert {number.upper for number in row.rows} == {0.05}
+    assert all(isnan(number.lower) for number in row.rows)
+
+
+def test_the_evidence_is_a_table(tmp_path):
+    findings = claims.findings(claim_tables.base())
+    frame = claims.evidence(findings)
+    tables.write(tables.EVIDENCE, frame, tmp_path / "evidence.parquet")
+    rows = tables.read(tables.EVIDENCE, tmp_path / "evidence.parquet")
+    assert list(rows["id"].unique()) == PAPER
+    pd.testing.assert_frame_equal(rows, frame, check_dtype=False)
+    assert not rows.duplicated().any()
+    tables.write(tables.EVIDENCE, claims.evidence(claims.findings({})), tmp_path / "none.parquet")
+
+
+def test_every_figure_that_a_claim_names_is_one():
+    named = {claim.figure for claim in claims.all_claims()} - {None}
+    assert named
+    assert named <= set(figures.NAMES)

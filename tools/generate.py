@@ -28,6 +28,7 @@ RESULTS = """<!-- Written by tools/generate.py from attnid.tables. -->
 | --- | --- |
 | `report.html` | the page to read: verdicts, figures, errata, provenance |
 | `claims.parquet`, `claims.md`, `claims.tex` | one verdict a claim: as a table, as Markdown, as LaTeX macros |
+| `evidence.parquet` | the numbers behind every verdict |
 | `figures/*.pdf`, `figures/*.png` | the figures |
 | `analysis/*.parquet` | counts, ranks and invariances of layers |
 | `training/<cell>/seeds-<first>-<last>/` | one training job: its tables, and what made them in `run.json` |

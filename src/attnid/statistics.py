@@ -5,7 +5,7 @@ those numbers. A value that is not finite is never dropped: what it enters is no
 """
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isfinite, nan
 
 import numpy as np
@@ -30,12 +30,16 @@ STEP_MEASURES = {
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean over runs with its t interval. `low` and `high` are NaN for fewer than two runs."""
+    """A mean over runs with its t interval. `low` and `high` are NaN for fewer than two runs.
+
+    `values` are the runs' own, by seed where they came so.
+    """
 
     mean: float
     low: float
     high: float
     n: int
+    values: pd.Series = field(default_factory=lambda: pd.Series(dtype=float), repr=False, compare=False)
 
     @property
     def finite(self) -> bool:
@@ -59,24 +63,26 @@ class Equivalence:
 
 def t_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
     """Mean of one value a run, with its two-sided t interval. Raises ValueError without a value."""
-    sample = np.asarray(values, dtype=float)
-    n = sample.size
+    by_run = pd.Series(values, dtype=float)
+    sample, n = by_run.to_numpy(), len(by_run)
     if n == 0:
         raise ValueError("an estimate needs at least one value")
     if not np.isfinite(sample).all():
-        return Estimate(nan, nan, nan, n)
+        return Estimate(nan, nan, nan, n, by_run)
     mean = float(sample.mean())
     if n < 2:
-        return Estimate(mean, nan, nan, n)
+        return Estimate(mean, nan, nan, n, by_run)
     reach = _quantile(confidence, n) * _standard_error(sample)
-    return Estimate(mean, mean - reach, mean + reach, n)
+    return Estimate(mean, mean - reach, mean + reach, n, by_run)
 
 
 def geometric_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
     """Geometric mean of one value a run, with the t interval of the logarithms; NaN where one is not positive."""
+    by_run = pd.Series(values, dtype=float)
     with np.errstate(divide="ignore", invalid="ignore"):
-        logs = t_interval(np.log(np.asarray(values, dtype=float)), confidence)
-    return Estimate(float(np.exp(logs.mean)), float(np.exp(logs.low)), float(np.exp(logs.high)), logs.n)
+        logs = t_interval(np.log(by_run), confidence)
+    mean, low, high = np.exp([logs.mean, logs.low, logs.high])
+    return Estimate(float(mean), float(low), float(high), logs.n, by_run)
 
 
 def paired_differences(first: pd.Series, second: pd.Series) -> pd.Series:

@@ -15,7 +15,7 @@ from attnid.training_tables import (
     TRAINING,
 )
 
-__all__ = ["ALL", "BY_NAME", "CELLS", "CLAIMS", "GROUPS", "METRICS", "SUMMARY"]
+__all__ = ["ALL", "BY_NAME", "CELLS", "CLAIMS", "EVIDENCE", "GROUPS", "METRICS", "SUMMARY"]
 __all__ += ["ANALYSIS", "ARCHITECTURES", "EQUIVALENTS", "INVARIANCES", "RANKS", "SQUAD", "TRAP", "VARIANTS"]
 __all__ += ["EVALUATIONS", "HEADS", "HEAD_MEASURES", "NOT_FINITE", "PHASE_REBALANCED", "PHASE_STEP", "RANK_DEFICIENT"]
 __all__ += ["REBALANCES", "STEPS", "TRAINING", "Column", "Table", "read", "read_all", "write"]
@@ -117,6 +117,21 @@ CLAIMS = Table(
     key=("id",),
 )
 
+EVIDENCE = Table(
+    "evidence",
+    "the numbers behind every verdict, one by one: a layer, model, draw or run each",
+    (
+        *texts(
+            id="claim", part="what is measured, in the words of the claim's evidence", item="layer, model, draw or seed"
+        ),
+        *optional(
+            value="the value measured",
+            lower="smallest value that the rule wants of the claim; missing where it sets none",
+            upper="largest value that the rule wants; equal to `lower` where a formula gives the number",
+        ),
+    ),
+)
+
 METRICS = (CELLS, GROUPS, *TRAINING, SUMMARY)
-ALL = (*ANALYSIS, *METRICS, CLAIMS)
+ALL = (*ANALYSIS, *METRICS, CLAIMS, EVIDENCE)
 BY_NAME = {table.name: table for table in ALL}

@@ -5,6 +5,7 @@ rule judge_claims:
         library=library("judge_claims.py"),
     output:
         parquet="results/claims.parquet",
+        evidence="results/evidence.parquet",
         markdown="results/claims.md",
         latex="results/claims.tex",
     log:

@@ -32,7 +32,10 @@ from attnid.claims.ledger import (
     Claim,
     Finding,
     all_claims,
+    evidence,
+    findings,
     judge,
+    verdicts,
 )
 from attnid.claims.render import READING, tally, to_latex, to_markdown, training_scale
 
@@ -50,6 +53,8 @@ __all__ = [
     "all_claims",
     "beyond",
     "counts",
+    "evidence",
+    "findings",
     "invariances",
     "judge",
     "published",
@@ -58,4 +63,5 @@ __all__ = [
     "to_markdown",
     "training",
     "training_scale",
+    "verdicts",
 ]

@@ -42,13 +42,17 @@ FACTOR = MEDIAN + "Factors are paired by seed. "
 LOSS = f"Per seed: mean validation loss over the {LAST_TENTH}, minus plain AdamW's, paired. The same: 95 % interval "
 LOSS += f"within {SAME_LOSS} nats of zero. "
 
-about_causes = partial(claim, kind=BEYOND, at="which part of a step causes the overlap", group="causes")
-about_state = partial(claim, kind=BEYOND, at="rebalancing's state", group="rebalancing")
-about_intervals = partial(claim, kind=BEYOND, at="rebalancing's state", group="intervals")
-about_layers = partial(claim, kind=BEYOND, at="RoPE and grouped heads", group="layers")
-about_key_bias = partial(claim, kind=BEYOND, at="the dead key bias under Adam", group="key_bias")
-about_halves = partial(claim, kind=BEYOND, at="scaling against rotation", group="causes")
-about_beta = partial(claim, kind=BEYOND, at="beta conserved", group="conserved")
+about_causes = partial(
+    claim, kind=BEYOND, at="which part of a step causes the overlap", group="causes", figure="overlap_causes"
+)
+about_state = partial(claim, kind=BEYOND, at="rebalancing's state", group="rebalancing", figure="rebalancing_state")
+about_intervals = partial(
+    claim, kind=BEYOND, at="rebalancing's state", group="intervals", figure="rebalancing_interval"
+)
+about_layers = partial(claim, kind=BEYOND, at="RoPE and grouped heads", group="layers", figure="layer_kinds")
+about_key_bias = partial(claim, kind=BEYOND, at="the dead key bias under Adam", group="key_bias", figure="key_bias")
+about_halves = partial(claim, kind=BEYOND, at="scaling against rotation", group="causes", figure="scaling_rotation")
+about_beta = partial(claim, kind=BEYOND, at="beta conserved", group="conserved", figure="conserved_beta")
 
 
 # ------------------------------------------------------------------ which part of a step causes the overlap

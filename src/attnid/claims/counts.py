@@ -1,5 +1,7 @@
 """Claims that proved ranks of layers settle (table ranks), and the equivalent single head (table equivalents)."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
@@ -20,6 +22,7 @@ from attnid.claims.rules import (
     FORMULA_RULE,
     SAME,
     Quantity,
+    evidence_rows,
     formula,
     furthest_from_one,
     holds_or_not,
@@ -53,6 +56,7 @@ def _(tables: Tables) -> Finding:
     "qk-fraction",
     at="4.2",
     kind=COUNT,
+    figure="identified_fraction",
     statement="Share of a query/key pair's parameters that is identified",
     printed="1 - D/(2E)",
     rule=PLAIN + "Measured: query/key rank over query/key parameters. " + FORMULA_RULE,
@@ -66,6 +70,7 @@ def _(tables: Tables) -> Finding:
     "full-rank-head",
     at="4.2",
     kind=COUNT,
+    figure="identified_fraction",
     statement="A head as wide as the model (D = E) is identified by half",
     printed="0.5",
     rule=PLAIN + "Of these D = E. Measured: query/key rank over query/key parameters; formula: 1/2. " + FORMULA_RULE,
@@ -80,6 +85,7 @@ def _(tables: Tables) -> Finding:
     "never-fully-identified",
     at="4.2",
     kind=COUNT,
+    figure="head_width",
     statement="The best a head can do is D = 1, and even that leaves something unidentified",
     printed="1 - 1/(2E)",
     rule=PLAIN
@@ -117,6 +123,7 @@ def _(tables: Tables) -> Finding:
     "multi-head-fraction-qk",
     at="4.5",
     kind=COUNT,
+    figure="identified_fraction",
     statement="Share of all query/key weights of a multi-head layer that is identified when D = E/H",
     printed="1 - 1/(2H)",
     rule=SPLIT + "Measured: query/key rank over query/key parameters. " + FORMULA_RULE,
@@ -130,6 +137,7 @@ def _(tables: Tables) -> Finding:
     "multi-head-fraction-all",
     at="4.5",
     kind=COUNT,
+    figure="identified_fraction",
     statement="Share of all four weight matrices of a multi-head layer that is identified when D = C = E/H",
     printed="1 - 1/(2H)",
     rule=SPLIT + "Measured: rank over parameters. " + FORMULA_RULE,
@@ -143,6 +151,7 @@ def _(tables: Tables) -> Finding:
     "six-heads",
     at="4.5",
     kind=COUNT,
+    figure="identified_fraction",
     statement="Identified share with 6 heads",
     printed="11/12, about 83%",
     rule=SPLIT + f"Of these H = 6. Measured: rank over parameters. Reproduced if within {ROUNDING} of 0.83; corrected "
@@ -162,6 +171,7 @@ def _(tables: Tables) -> Finding:
     "eight-heads",
     at="4.5",
     kind=COUNT,
+    figure="identified_fraction",
     statement="Identified share with 8 heads",
     printed="15/16, about 94%",
     rule=SPLIT + "Of these H = 8. Measured: rank over parameters; formula: 15/16. " + FORMULA_RULE,
@@ -209,6 +219,7 @@ def _(tables: Tables) -> Finding:
     "larger-heads",
     at="4.8.1",
     kind=COUNT,
+    figure="head_width",
     statement="With a head width chosen freely, the unidentified share of the query/key weights grows with it",
     printed="D/(2E)",
     rule=PLAIN + "Of these D other than E/H. Measured: unidentified over all query/key parameters. " + FORMULA_RULE,
@@ -224,6 +235,7 @@ def _(tables: Tables) -> Finding:
     "larger-heads-limit",
     at="4.8.1",
     kind=COUNT,
+    figure="head_width",
     statement="At D = E half of the query/key weights is unidentified, however many heads",
     printed="0.5",
     rule=PLAIN + "Of these D = E and H > 1. Measured: unidentified over all query/key parameters; formula: 1/2. "
@@ -287,6 +299,7 @@ def _(tables: Tables) -> Finding:
     by_share = formula(rows, share_factor, "H/G", H / G)
     by_other = formula(rows, share_factor, "(H + G)/(2G)", (H + G) / (2 * G))
     both = Finding(REPRODUCED, f"{by_count.evidence} {by_share.evidence}", rank_scale(rows), by_share.measured)
+    both = replace(both, rows=by_count.rows + by_share.rows)
     if by_count.verdict != REPRODUCED:
         return with_verdict(both, NOT_REPRODUCED)
     if by_share.verdict == REPRODUCED:
@@ -368,7 +381,13 @@ def _(tables: Tables) -> Finding:
     evidence += f", from D = {D[half].min()} on." if half.any() and not half.all() else "."
     verdict = REPRODUCED if half.all() else QUALIFIED if half.any() else NOT_REPRODUCED
     return Finding(
-        verdict, evidence, rank_scale(rows), float(share.iloc[widest]), float(share.min()), float(share.max())
+        verdict,
+        evidence,
+        rank_scale(rows),
+        float(share.iloc[widest]),
+        float(share.min()),
+        float(share.max()),
+        rows=evidence_rows("Share of the rotations", rows["layer"], share, *LIKE_HALF),
     )
 
 
@@ -394,7 +413,10 @@ def _(tables: Tables) -> Finding:
         f"and {number(pair.min())} to {number(pair.max())} times fewer in its query/key weights: the value/output "
         "gauge stays."
     )
-    return Finding(verdict, evidence, rank_scale(rows), float(whole.max()), float(whole.min()), float(whole.max()))
+    listing = evidence_rows("Fall of the layer's directions", rows["layer"], whole, 2)
+    listing += evidence_rows("Fall of the query/key directions", rows["layer"], pair)
+    ends = float(whole.min()), float(whole.max())
+    return Finding(verdict, evidence, rank_scale(rows), ends[1], *ends, rows=listing)
 
 
 @claim(
@@ -416,7 +438,13 @@ def _(tables: Tables) -> Finding:
         first = rows[~holds].iloc[0]
         evidence += f"; not for E = {first['d_model']}, H = {first['n_heads']}: search finds {first['width_search']}"
     verdict = REPRODUCED if holds.all() else QUALIFIED if holds.any() else CORRECTED
-    return Finding(verdict, evidence + ".", _equivalent_scale(rows), float(ratio.iloc[furthest_from_one(ratio)]))
+    return Finding(
+        verdict,
+        evidence + ".",
+        _equivalent_scale(rows),
+        float(ratio.iloc[furthest_from_one(ratio)]),
+        rows=evidence_rows("Width found by search", _sizes(rows), found, expected, expected),
+    )
 
 
 @claim(
@@ -442,7 +470,8 @@ def _(tables: Tables) -> Finding:
     so = [ROUGHLY_60[0] <= value <= ROUGHLY_60[1] for value in growth.values()]
     verdict = REPRODUCED if all(so) else QUALIFIED if any(so) else NOT_REPRODUCED
     evidence = f"{first['model']}: " + ", ".join(f"{what} +{percent(value)}" for what, value in growth.items()) + "."
-    return Finding(verdict, evidence, _equivalent_scale(rows), float(growth["the whole model"]))
+    listing = evidence_rows("Growth", [f"{first['model']}, {what}" for what in growth], pd.Series(growth), *ROUGHLY_60)
+    return Finding(verdict, evidence, _equivalent_scale(rows), float(growth["the whole model"]), rows=listing)
 
 
 @claim(
@@ -459,7 +488,10 @@ def _(tables: Tables) -> Finding:
     rows = some(rows[rows["n_heads"] > 1], "rows with several heads in the table equivalents")
     left, right = rows["same_width_left"].max(), rows["same_width_right"].min()
     evidence = f"The left side reaches {number(left)}, the right side is at least {number(right)}."
-    return Finding(holds_or_not(left <= 2 and right >= 3), evidence, _equivalent_scale(rows), float(right - left))
+    listing = evidence_rows("Left side", _sizes(rows), rows["same_width_left"], upper=2)
+    listing += evidence_rows("Right side", _sizes(rows), rows["same_width_right"], lower=3)
+    verdict = holds_or_not(left <= 2 and right >= 3)
+    return Finding(verdict, evidence, _equivalent_scale(rows), float(right - left), rows=listing)
 
 
 def query_key(rows: pd.DataFrame) -> Quantity:
@@ -559,6 +591,10 @@ def with_heads(rows: pd.DataFrame, n_heads: int) -> pd.DataFrame:
     if chosen.empty:
         raise MissingError(f"there is no layer with {n_heads} heads")
     return chosen
+
+
+def _sizes(rows: pd.DataFrame) -> list[str]:
+    return [f"E {width}, H {heads}" for width, heads in zip(rows["d_model"], rows["n_heads"], strict=True)]
 
 
 def _equivalent_scale(rows: pd.DataFrame) -> str:

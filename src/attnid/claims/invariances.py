@@ -1,12 +1,13 @@
 """Claims that a layer's output before and after a transformation settles (table invariances), with ranks beside it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import nan
 
 import pandas as pd
 
 from attnid.claims.counts import proved, ungrouped
-from attnid.claims.ledger import INVARIANCE, NOT_REPRODUCED, REPRODUCED, Finding, Tables, claim, some, table
-from attnid.claims.rules import FORMULA_RULE, Quantity, combine, formula, holds_or_not, number
+from attnid.claims.ledger import INVARIANCE, NOT_REPRODUCED, REPRODUCED, Finding, Row, Tables, claim, some, table
+from attnid.claims.rules import FORMULA_RULE, Quantity, combine, evidence_rows, formula, holds_or_not, number
 
 UNCHANGED, CHANGED = 1e4, 1e6
 """Relative change of the output in float64 epsilons: below the first a layer is unchanged, above the second changed."""
@@ -76,7 +77,9 @@ def _(tables: Tables) -> Finding:
     )
     counted = formula(rows, dead, "H D", rows["n_heads"] * rows["qk_head_dim"])
     anywhere, under_rope = _outcome(tables, "key-bias-any"), _outcome(tables, "rope-key-bias")
-    return _dead(anywhere, [holds_or_not(under_rope.unchanged), counted.verdict], under_rope.text, counted)
+    parts = [holds_or_not(under_rope.unchanged), counted.verdict]
+    finding = _dead(anywhere, parts, under_rope.text, counted)
+    return replace(finding, rows=finding.rows + under_rope.rows(upper=UNCHANGED))
 
 
 @claim(
@@ -118,6 +121,11 @@ class _Outcome:
     def worst(self) -> float:
         return float(self.errors.max(skipna=False))
 
+    def rows(self, lower: float = nan, upper: float = nan) -> tuple[Row, ...]:
+        """The error of every draw."""
+        draws = (f"draw {draw}" for draw in range(1, len(self.errors) + 1))
+        return evidence_rows(f"{self.name}, epsilons", draws, self.errors, lower, upper)
+
     @property
     def text(self) -> str:
         return (
@@ -136,14 +144,17 @@ def _all_expected(unchanged: list[_Outcome], changed: list[_Outcome] | None = No
     controls = changed or []
     verdicts = [holds_or_not(outcome.unchanged) for outcome in unchanged]
     verdicts += [holds_or_not(outcome.changed) for outcome in controls]
-    return _finding(combine(verdicts), [*unchanged, *controls], unchanged[0].worst)
+    rows = sum((outcome.rows(upper=UNCHANGED) for outcome in unchanged), ())
+    rows += sum((outcome.rows(lower=CHANGED) for outcome in controls), ())
+    return replace(_finding(combine(verdicts), [*unchanged, *controls], unchanged[0].worst), rows=rows)
 
 
 def _dead(anywhere: _Outcome, parts: list[str], note: str, counted: Finding) -> Finding:
     verdict = combine([REPRODUCED, *parts]) if anywhere.unchanged else NOT_REPRODUCED
     finding = _finding(verdict, [anywhere], anywhere.worst)
     evidence = " ".join(filter(None, [finding.evidence, note, counted.evidence]))
-    return Finding(verdict, evidence, f"{finding.scale}; {counted.scale}", finding.measured)
+    rows = anywhere.rows(upper=UNCHANGED) + counted.rows
+    return Finding(verdict, evidence, f"{finding.scale}; {counted.scale}", finding.measured, rows=rows)
 
 
 def _finding(verdict: str, outcomes: list[_Outcome], measured: float) -> Finding:

@@ -1,12 +1,12 @@
 """What a claim is, the register of all claims, and the judge that turns tables into the table claims."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from math import nan
 
 import pandas as pd
 
-from attnid.tables import CLAIMS
+from attnid.tables import CLAIMS, EVIDENCE
 
 REPRODUCED = "reproduced"
 CORRECTED = "corrected"
@@ -26,11 +26,23 @@ Tables = Mapping[str, pd.DataFrame]
 
 
 @dataclass(frozen=True)
+class Row:
+    """One number behind a verdict: what of, whose, and the range in which the rule wants it (NaN: no such end)."""
+
+    part: str
+    item: str
+    value: float
+    lower: float = nan
+    upper: float = nan
+
+
+@dataclass(frozen=True)
 class Finding:
     """What the tables say about one claim.
 
     `measured` is missing (NaN) where no single number stands for the claim, `low` and `high` where it has no interval;
-    `seeds` is 0 for what no run enters; `scale` says at which sizes the verdict was reached.
+    `seeds` is 0 for what no run enters; `scale` says at which sizes the verdict was reached; `rows` are the numbers
+    behind it.
     """
 
     verdict: str
@@ -40,13 +52,15 @@ class Finding:
     low: float = nan
     high: float = nan
     seeds: int = 0
+    rows: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True)
 class Claim:
     """One claim of the paper or question beyond it, and the written rule by which `judge` gives its verdict.
 
-    A question is judged where its `group` of cells was configured.
+    A question is judged where its `group` of cells was configured. `figure` names the figure that shows what is
+    claimed, if one does.
     """
 
     id: str
@@ -57,6 +71,7 @@ class Claim:
     rule: str
     judge: Callable[[Tables], Finding]
     group: str | None = None
+    figure: str | None = None
 
 
 class MissingError(Exception):
@@ -162,13 +177,14 @@ def claim(
     rule: str,
     printed: str | None = None,
     group: str | None = None,
+    figure: str | None = None,
 ) -> Callable[[Callable[[Tables], Finding]], Callable[[Tables], Finding]]:
     """Register a function of the tables as the rule of one claim."""
 
     def register(judge: Callable[[Tables], Finding]) -> Callable[[Tables], Finding]:
         if id not in ORDER or id in REGISTER:
             raise ValueError(f"claim {id}: not in ORDER, or registered twice")
-        REGISTER[id] = Claim(id, at, kind, statement, printed, rule, judge, group)
+        REGISTER[id] = Claim(id, at, kind, statement, printed, rule, judge, group, figure)
         return judge
 
     return register
@@ -179,11 +195,29 @@ def all_claims() -> Iterator[Claim]:
     return (REGISTER[id] for id in ORDER)
 
 
-def judge(tables: Tables) -> pd.DataFrame:
-    """The table claims: one row a claim, in order, whatever tables there are, and one a question that was asked."""
+Findings = Sequence[tuple[Claim, Finding]]
+
+
+def findings(tables: Tables) -> Findings:
+    """What the tables say of every claim, in order, whatever tables there are, and of every question that was asked."""
     configured = {None, *tables["groups"]["group"]} if "groups" in tables else {None}
-    asked = [claim for claim in all_claims() if claim.group in configured]
-    return pd.DataFrame([_row(claim, finding(claim, tables)) for claim in asked])[CLAIMS.names]
+    return [(claim, finding(claim, tables)) for claim in all_claims() if claim.group in configured]
+
+
+def verdicts(findings: Findings) -> pd.DataFrame:
+    """The table claims: one row a claim."""
+    return pd.DataFrame([_row(claim, finding) for claim, finding in findings])[CLAIMS.names]
+
+
+def evidence(findings: Findings) -> pd.DataFrame:
+    """The table evidence: the numbers behind every verdict, once where two rows of a table give the same."""
+    rows = [{"id": claim.id, **asdict(row)} for claim, finding in findings for row in finding.rows]
+    return pd.DataFrame(rows, columns=EVIDENCE.names).drop_duplicates(ignore_index=True)
+
+
+def judge(tables: Tables) -> pd.DataFrame:
+    """The table claims for these tables."""
+    return verdicts(findings(tables))
 
 
 def table(tables: Tables, name: str) -> pd.DataFrame:

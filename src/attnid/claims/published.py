@@ -15,7 +15,7 @@ from attnid.claims.ledger import (
     some,
     table,
 )
-from attnid.claims.rules import furthest_from_one, number, percent
+from attnid.claims.rules import evidence_rows, furthest_from_one, number, percent
 
 LLAMA = {"n_heads": 64, "n_kv_heads": 8, "qk_head_dim": 128}
 LLAMA_PRINTED = 131_072
@@ -28,6 +28,7 @@ MOST = 0.5
     "squad-table",
     at="Figure 1",
     kind=TABLE,
+    figure="squad_table",
     statement="Unidentified parameters of the SQuAD ablation at head widths 32, 64, 128 and 256",
     printed="0.26 M, 1.05 M, 4.20 M, 16.82 M (0.20 %, 0.74 %, 2.50 %, 7.71 %)",
     rule="Measured: recomputed over printed count, the row where they differ most. Same: within 1 % of the larger "
@@ -56,13 +57,17 @@ def _(tables: Tables) -> Finding:
         f"{'; '.join(listed)}. The printed counts imply a width of {widths.min():.0f} to {widths.max():.0f}, the model "
         f"has {rows['d_model'].iloc[0]}."
     )
-    return Finding(verdict, evidence, _squad_scale(rows), float(ratio.iloc[furthest_from_one(ratio)]))
+    printed = 1e6 * rows["printed_unidentified"]
+    listing = evidence_rows("Unidentified parameters", _widths(rows), rows["unidentified"], printed, printed)
+    measured = float(ratio.iloc[furthest_from_one(ratio)])
+    return Finding(verdict, evidence, _squad_scale(rows), measured, rows=listing)
 
 
 @claim(
     "squad-most-benefit",
     at="4.8.1",
     kind=TABLE,
+    figure="squad_table",
     statement="In the ablation most of the gain comes with more identified parameters rather than with wider heads",
     rule="Measured: share of the summed F1 gain that the first step (head width 32 to 64) brings; most: over half, for "
     "exact match as well, otherwise not reproduced. Reproduced if the table can also tell the two causes apart, that "
@@ -84,13 +89,16 @@ def _(tables: Tables) -> Finding:
         f"{', '.join(str(width) for width in rows['head_dim'])}"
     )
     evidence += ": both grow at every step, so the table cannot tell them apart." if together else "."
-    return Finding(verdict, evidence, _squad_scale(rows), float(shares["gain_f1"]))
+    listing = evidence_rows("Share of the gain", ["first step, F1", "first step, exact match"], shares, MOST)
+    listing += evidence_rows("Identified parameters, millions", _widths(rows), identified)
+    return Finding(verdict, evidence, _squad_scale(rows), float(shares["gain_f1"]), rows=listing)
 
 
 @claim(
     "llama2-70b",
     at="4.9",
     kind=TABLE,
+    figure="architectures",
     statement="Unidentified query/key directions of a Llama-2-70B layer under RoPE and grouping",
     printed="131,072 instead of 1,048,576, a factor of 8",
     rule=f"Row of architectures with 64 heads, 8 groups, D = 128 and RoPE on the whole head. Reproduced if its "
@@ -116,13 +124,17 @@ def _(tables: Tables) -> Finding:
         f"{model['value_output_gauge']:,}. The closed form equals the rank in "
         f"{(ranks.measured == ranks.closed).sum()} of {len(attested)} small layers with RoPE and groups."
     )
-    return Finding(verdict, evidence, "closed form at the published sizes", float(gauge))
+    directions = pd.Series([gauge])
+    listing = evidence_rows("Query/key directions a layer", [model["model"]], directions, LLAMA_PRINTED, LLAMA_PRINTED)
+    listing += evidence_rows("Unidentified directions", attested["layer"], ranks.measured, ranks.closed, ranks.closed)
+    return Finding(verdict, evidence, "closed form at the published sizes", float(gauge), rows=listing)
 
 
 @claim(
     "published-architectures",
     at="6",
     kind=TABLE,
+    figure="architectures",
     statement="Published multi-head architectures identify this share of their attention parameters",
     printed="80-90%",
     rule="Models of architectures without grouping and without latent attention, all their attention layers together. "
@@ -140,13 +152,21 @@ def _(tables: Tables) -> Finding:
     listed = ", ".join(f"{model} {percent(share)}" for model, share in fraction.items())
     evidence = f"Between 80 and 90 %: {inside.sum()} of {len(fraction)} models. {listed}."
     scale = f"closed form at the sizes of {len(fraction)} published models"
-    return Finding(verdict, evidence, scale, float(fraction.median()), float(fraction.min()), float(fraction.max()))
+    ends = float(fraction.min()), float(fraction.max())
+    listing = evidence_rows(
+        "Identified share", fraction.index, fraction, PRINTED_RANGE[0] - ROUNDED, PRINTED_RANGE[1] + ROUNDED
+    )
+    return Finding(verdict, evidence, scale, float(fraction.median()), *ends, rows=listing)
 
 
 def _as_printed(recomputed: pd.Series, printed: pd.Series, half_digit: float) -> pd.Series:
     """Whether two numbers are the same: within 1 % or half of the last printed digit."""
     difference = (recomputed - printed).abs()
     return (difference <= 0.01 * printed) | (difference <= half_digit)
+
+
+def _widths(rows: pd.DataFrame) -> list[str]:
+    return [f"head width {width}" for width in rows["head_dim"]]
 
 
 def _squad_scale(rows: pd.DataFrame) -> str:

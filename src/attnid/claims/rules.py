@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from math import inf, isfinite
+from math import inf, isfinite, nan
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from attnid.claims.ledger import (
     REPRODUCED,
     Finding,
     NotFiniteError,
+    Row,
 )
 from attnid.statistics import Estimate
 
@@ -59,7 +60,20 @@ def formula(rows: pd.DataFrame, quantity: Quantity, text: str, printed: pd.Serie
         evidence=evidence + ".",
         scale=rank_scale(rows),
         measured=float((quantity.measured if constant else ratio).iloc[worst]),
+        rows=evidence_rows(quantity.name, rows["layer"], quantity.measured, expected, expected),
     )
+
+
+def evidence_rows(
+    part: str,
+    items: Iterable[object],
+    values: pd.Series,
+    lower: pd.Series | float = nan,
+    upper: pd.Series | float = nan,
+) -> tuple[Row, ...]:
+    """A row of evidence for each item: its value, and the range in which the rule wants it."""
+    columns = [np.broadcast_to(np.asarray(column, dtype=float), len(values)) for column in (values, lower, upper)]
+    return tuple(Row(part, str(item), *map(float, numbers)) for item, *numbers in zip(items, *columns, strict=True))
 
 
 def rank_scale(rows: pd.DataFrame) -> str:
@@ -116,6 +130,13 @@ class Part:
         return f"{self.label}: {number(estimate.mean)} ({spread}; wanted {self._wanted})"
 
     @property
+    def rows(self) -> tuple[Row, ...]:
+        """The value of every run."""
+        lower, upper = (bound if isfinite(bound) else nan for bound in (self.lower, self.upper))
+        values = self.estimate.values
+        return evidence_rows(self.label, (f"seed {seed}" for seed in values.index), values, lower, upper)
+
+    @property
     def _wanted(self) -> str:
         if isfinite(self.lower) and isfinite(self.upper):
             return f"{number(self.lower)} to {number(self.upper)}"
@@ -132,6 +153,7 @@ def parts_finding(parts: Sequence[Part], notes: Sequence[str] = ()) -> Finding:
         low=first.low,
         high=first.high,
         seeds=min(part.estimate.n for part in parts),
+        rows=tuple(row for part in parts for row in part.rows),
     )
 
 

@@ -13,10 +13,11 @@ from attnid.claims.ledger import (
     TRAINING,
     Finding,
     MissingError,
+    Row,
     Tables,
     claim,
 )
-from attnid.claims.rules import Part, number, parts_finding, percent, with_verdict
+from attnid.claims.rules import Part, evidence_rows, number, parts_finding, percent, with_verdict
 from attnid.claims.runs import (
     LAST_TENTH,
     SETTLED,
@@ -122,6 +123,7 @@ def _(tables: Tables) -> Finding:
     "sgd-overlap",
     at="5.3",
     kind=TRAINING,
+    figure="paper_figure_2",
     statement="Under SGD rho stays far below 1/(2H)",
     rule=BASE + MEDIAN + f"Far below: rho under {FAR_BELOW} of 1/(2H).",
 )
@@ -134,6 +136,7 @@ def _(tables: Tables) -> Finding:
     "sgd-beta",
     at="5.3",
     kind=TRAINING,
+    figure="paper_figure_2",
     statement="Under SGD beta is constant",
     rule=BASE + "Per seed: largest departure of beta from its first value over the run, relative to it, median over "
     f"layers and heads. Constant: below {CONSTANT}.",
@@ -147,6 +150,7 @@ def _(tables: Tables) -> Finding:
     "sgd-decay-beta",
     at="5.3",
     kind=TRAINING,
+    figure="paper_figure_2",
     statement="Weight decay makes SGD's beta fall slowly",
     rule=BASE + "Per seed: last over first beta, median over layers and heads. Falls slowly: below 1 and above "
     f"{SLOWLY}.",
@@ -160,6 +164,7 @@ def _(tables: Tables) -> Finding:
     "sgd-tau",
     at="5.3",
     kind=TRAINING,
+    figure="paper_figure_2",
     statement="Under SGD, with decay or without, tau is effectively zero",
     rule=BASE + MEDIAN + f"Effectively zero: |tau| below {BALANCED} of trace(G_Q + G_K), in both cases.",
 )
@@ -172,6 +177,7 @@ def _(tables: Tables) -> Finding:
     "adamw-overlap",
     at="5.3",
     kind=TRAINING,
+    figure="paper_figure_2",
     statement="Under AdamW rho comes close to 1/(2H)",
     rule=BASE + MEDIAN + f"Close: within a factor of {CLOSE} of 1/(2H). The evidence sets the values against the "
     "95 % band of a random step, since 1/(2H) is the mean of such a step and not a bound.",
@@ -186,6 +192,7 @@ def _(tables: Tables) -> Finding:
     "adamw-beta",
     at="5.3",
     kind=TRAINING,
+    figure="paper_figure_2",
     statement="AdamW does not conserve beta",
     rule=BASE + "Per seed: largest departure of beta from its first value over the run, relative to it, median over "
     f"layers and heads. Not conserved: above {CONSTANT}.",
@@ -199,6 +206,7 @@ def _(tables: Tables) -> Finding:
     "adamw-tau",
     at="5.3",
     kind=TRAINING,
+    figure="tau_layers",
     statement="Under AdamW tau spreads to both signs, most of all in the first layer",
     rule=BASE
     + f"Per seed, after the last step: smallest tau / trace(G_Q + G_K) over layers and heads below -{BALANCED}"
@@ -225,6 +233,7 @@ def _(tables: Tables) -> Finding:
     "no-rank-deficiency",
     at="5.3",
     kind=TRAINING,
+    figure="paper_figure_2",
     statement="mu stays above zero in every run",
     rule="All cells, seeds, steps, layers and heads, before and after rebalancing. Not reproduced if mu reaches zero; "
     "qualified if it does not, but one of the two Gram matrices loses its rank (smallest over largest eigenvalue below "
@@ -233,9 +242,8 @@ def _(tables: Tables) -> Finding:
 def _(tables: Tables) -> Finding:
     trained = every_cell(tables)
     measures = ("mu", "smallest_q", "smallest_k")
-    rows = pd.concat([run.of_heads(*measures) for run in trained])
     after = [run.of_rebalanced(*measures) for run in trained if len(run.rebalanced)]
-    rows = pd.concat([rows, *after])
+    rows = pd.concat([*(run.of_heads(*measures) for run in trained), *after])
     mu, query, key = (float(rows[measure].min()) for measure in measures)
     verdict = REPRODUCED if min(query, key) > FULL_RANK else QUALIFIED
     evidence = (
@@ -243,7 +251,11 @@ def _(tables: Tables) -> Finding:
         f"{number(key)} for keys, in {len(trained)} cells."
     )
     finding = Finding(
-        verdict if mu > 0 else NOT_REPRODUCED, evidence, measured=mu, seeds=min(run.seeds for run in trained)
+        verdict if mu > 0 else NOT_REPRODUCED,
+        evidence,
+        measured=mu,
+        seeds=min(run.seeds for run in trained),
+        rows=_smallest_by_run(rows),
     )
     return scaled(finding, trained)
 
@@ -252,6 +264,7 @@ def _(tables: Tables) -> Finding:
     "mu-stable-sgd",
     at="5.3",
     kind=TRAINING,
+    figure="paper_figure_2",
     statement="mu is stable under SGD and not under AdamW",
     rule=BASE + "Per seed: largest departure of mu from its first value over the run, relative to it, median over "
     f"layers and heads. Stable: below {STABLE} for SGD; not stable: above it for AdamW.",
@@ -269,6 +282,7 @@ def _(tables: Tables) -> Finding:
     "overlap-order",
     at="5.3",
     kind=TRAINING,
+    figure="paper_figure_2",
     statement="rho grows from SGD over SGD with decay to AdamW",
     rule=BASE + MEDIAN + "Both paired factors, decay over SGD and AdamW over decay, above 1.",
 )
@@ -285,6 +299,7 @@ def _(tables: Tables) -> Finding:
     "overlap-covers",
     at="5.3",
     kind=TRAINING,
+    figure="paper_figure_2",
     statement="Under AdamW some heads effectively cover the unidentified space",
     rule=BASE + f"Per seed: median rho over the {SETTLED} for each layer and head, the largest of these. Covers: above "
     f"{COVERS} of 1/(2H), the paper's line.",
@@ -301,6 +316,7 @@ def _(tables: Tables) -> Finding:
     "adamw-best-loss",
     at="Figure 2",
     kind=TRAINING,
+    figure="paper_figure_2",
     statement="AdamW reduces the loss most",
     rule=BASE
     + f"Per seed: mean validation loss over the {LAST_TENTH}. AdamW minus SGD and AdamW minus SGD with decay, "
@@ -320,6 +336,7 @@ def _(tables: Tables) -> Finding:
     "decay-compresses-trace",
     at="Figure 2",
     kind=TRAINING,
+    figure="paper_figure_2",
     statement="Decay compresses the trace imbalance of queries and keys",
     rule=BASE + MEDIAN + "|tau| of SGD with decay over that of SGD, paired, below 1.",
 )
@@ -338,6 +355,7 @@ def _(tables: Tables) -> Finding:
     "rebalanced-loss",
     at="5.3",
     kind=TRAINING,
+    figure="paper_figure_2",
     statement="Rebalancing at intervals leaves AdamW's loss as it is",
     rule=BASE
     + f"Per seed: mean validation loss over the {LAST_TENTH}, rebalanced minus plain AdamW, paired. The same: "
@@ -353,6 +371,7 @@ def _(tables: Tables) -> Finding:
     "rebalanced-sawtooth",
     at="5.3",
     kind=TRAINING,
+    figure="paper_figure_2",
     statement="Rebalancing takes beta back to zero each time, and tau then looks like SGD's",
     rule=BASE + "Per seed: beta just after over beta just before a rebalancing, the largest over rebalancings, layers "
     f"and heads. Back to zero: below {BACK_TO_ZERO}. tau like SGD's: |tau| below {BALANCED} of trace(G_Q + G_K), "
@@ -393,6 +412,7 @@ def _(tables: Tables) -> Finding:
     "sawtooth-envelope",
     at="5.3",
     kind=TRAINING,
+    figure="paper_figure_2",
     statement="The teeth of beta shrink with the learning rate",
     rule=BASE + "Per seed: beta just before each rebalancing, median over layers and heads; log-log slope against the "
     "learning rate of that step. Shrinks: slope above 0. Needs three rebalancings.",
@@ -418,6 +438,7 @@ def _(tables: Tables) -> Finding:
     "key-bias-gradient",
     at="Figure 3",
     kind=TRAINING,
+    figure="paper_figure_3",
     statement="The gradient of the key bias is numerically zero, whatever the optimiser",
     rule=BASE
     + MEDIAN
@@ -441,6 +462,7 @@ def _(tables: Tables) -> Finding:
     "query-bias-gradient",
     at="Figure 3",
     kind=TRAINING,
+    figure="paper_figure_3",
     statement="The gradient of the query bias is small, but not zero",
     rule=BASE + MEDIAN + "Gradient norm of a head's query bias over that of the whole model. Small: below "
     f"{FAR_BELOW}; not zero: above {NOT_ZERO_EPSILONS:.0e} epsilons of the precision, in all four cases.",
@@ -463,6 +485,7 @@ def _(tables: Tables) -> Finding:
     "bias-gradient-optimiser",
     at="Figure 3",
     kind=TRAINING,
+    figure="paper_figure_3",
     statement="The gradient norms of the biases hardly depend on the optimiser",
     rule=BASE + MEDIAN + "Gradient norm of the query bias, SGD with decay over SGD and AdamW over SGD, paired. Hardly: "
     f"both within a factor of {SAME_ORDER:g} (the key bias has a rule of its own).",
@@ -489,6 +512,7 @@ def _(tables: Tables) -> Finding:
     "drift-learning-rate",
     at="5.3, Figure 4",
     kind=TRAINING,
+    figure="paper_figure_4",
     statement="The drift of a step falls with the learning rate, in every layer and head",
     rule=SWEEP + f"Per seed: for each layer and head the median drift over the {SETTLED}, its "
     "log-log slope against the peak learning rate; the smallest over layers and heads. Falls: above 0.",
@@ -506,6 +530,7 @@ def _(tables: Tables) -> Finding:
     "drift-square",
     at="5.2.1",
     kind=TRAINING,
+    figure="paper_figure_4",
     statement="Drift should go roughly as the square of the learning rate",
     printed="2",
     rule=SWEEP + "Per seed: log-log slope against the learning rate, median over layers and "
@@ -532,6 +557,7 @@ def _(tables: Tables) -> Finding:
     "drift-settles",
     at="5.3",
     kind=TRAINING,
+    figure="paper_figure_4",
     statement="Over training the drift settles",
     rule=SWEEP + "Per seed: median drift over layers, heads and the last quarter of the run "
     f"over that of the quarter before, paired. Settles: within a factor of {CLOSE}, at every learning rate.",
@@ -553,6 +579,7 @@ def _(tables: Tables) -> Finding:
     "drift-early-layers",
     at="5.3",
     kind=TRAINING,
+    figure="paper_figure_4",
     statement="Earlier layers drift more",
     rule=SWEEP + f"Per seed: median drift over heads and the {SETTLED}; slope of its logarithm "
     "(base 10) against the layer's index. More: slope below 0, at every learning rate.",
@@ -566,6 +593,7 @@ def _(tables: Tables) -> Finding:
     "overlap-spikes",
     at="5.3",
     kind=TRAINING,
+    figure="spikes",
     statement="Where updates are small rho spikes, an artefact of the computation",
     rule="Cells: group `floor` (SGD whose learning rate falls to an absolute 1e-4), in float32 and in float64, paired. "
     f"Per seed: largest rho over layers, heads and the {LAST_TENTH}. Spike: in float32 above {SPIKE:g} times the run's "
@@ -586,6 +614,17 @@ def _(tables: Tables) -> Finding:
 
 
 # ------------------------------------------------------------------ helpers
+
+
+def _smallest_by_run(rows: pd.DataFrame) -> tuple[Row, ...]:
+    smallest = rows.groupby(["cell", "seed"], sort=False)[["mu", "smallest_q", "smallest_k"]].min()
+    runs = [f"{name}, seed {seed}" for name, seed in smallest.index]
+    listing = evidence_rows("Smallest mu", runs, smallest["mu"], lower=0)
+    for side, label in (("q", "queries"), ("k", "keys")):
+        listing += evidence_rows(
+            f"Smallest over largest eigenvalue, {label}", runs, smallest[f"smallest_{side}"], FULL_RANK
+        )
+    return listing
 
 
 def _most_precise_sgd(tables: Tables) -> Cell:
