@@ -190,6 +190,11 @@ class Config(Section):
         default=None,
         description="directory of tables made elsewhere: figures, claims and report are made from them alone",
     )
+    partial: bool = Field(
+        default=False,
+        description="whether metrics, figures, claims and report are made from the training jobs that are done; the "
+        "report names the others",
+    )
     model: Model
     training: Training
     cases: Annotated[dict[Name, Case], Field(min_length=1)]
@@ -199,7 +204,7 @@ class Config(Section):
     @property
     def settings(self) -> dict[str, Any]:
         """What decides a run's numbers, as JSON holds it."""
-        return self.model_dump(mode="json", exclude={"device", "tensorboard", "tables"})
+        return self.model_dump(mode="json", exclude={"device", "tensorboard", "tables", "partial"})
 
     @field_validator("groups", mode="before")
     @classmethod
@@ -218,6 +223,8 @@ class Config(Section):
     def _complaints(self) -> Iterable[str]:
         model, training = self.model, self.training
         yield from _tables_complaints(self.tables)
+        if self.tables and self.partial:
+            yield "partial is about the training jobs of this run; tables names those of another, made elsewhere"
         if not corpus.exists(self.corpus):
             yield f"corpus must be {corpus.allowed()}; {self.corpus!r} is none of these"
         yield from _not_dividing("model.n_heads", [model.n_heads], "model.d_model", model.d_model)

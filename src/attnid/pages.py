@@ -8,6 +8,7 @@ import jinja2
 import numpy as np
 import pandas as pd
 import yaml
+from pandas.api.types import is_numeric_dtype
 
 TEMPLATES = Path(__file__).parent / "data" / "pages"
 
@@ -21,7 +22,15 @@ def template(name: str) -> jinja2.Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"number": number, "duration": duration, "listed": listed, "yaml": _yaml}
+    environment.filters |= {
+        "number": number,
+        "exact": exact,
+        "duration": duration,
+        "listed": listed,
+        "columns": _columns,
+        "rows": _rows,
+        "yaml": _yaml,
+    }
     return environment.get_template(name)
 
 
@@ -36,6 +45,11 @@ def number(value: Any) -> str:
     return f"{value}" if isinstance(value, Integral) else f"{float(value):.4g}"
 
 
+def exact(value: Real) -> str:
+    """A number to its last digit, for a machine; nothing for a missing one."""
+    return "" if pd.isna(value) else str(value)
+
+
 def duration(seconds: float) -> str:
     """Seconds as hours, minutes and seconds."""
     hours, rest = divmod(round(seconds), 3600)
@@ -48,6 +62,15 @@ def duration(seconds: float) -> str:
 def listed(value: Any) -> list[Any]:
     """A value as a list; of one entry where it is none."""
     return list(value) if isinstance(value, list | tuple | range) else [value]
+
+
+def _columns(frame: pd.DataFrame) -> list[tuple[str, bool]]:
+    """Names of a frame's columns, and whether they hold numbers."""
+    return [(str(name), is_numeric_dtype(frame[name])) for name in frame.columns]
+
+
+def _rows(frame: pd.DataFrame) -> list[tuple[Any, ...]]:
+    return list(frame.astype(object).itertuples(index=False, name=None))
 
 
 def _yaml(value: Any) -> str:

@@ -1,25 +1,40 @@
-"""One self-contained page for a person: verdicts first, then figures, errata, provenance and configuration."""
+"""One self-contained page for a person: verdicts first, then figures, models, errata, commands and provenance."""
 
 import struct
 from base64 import b64encode
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 import yaml
-from pandas.api.types import is_numeric_dtype
 
 from attnid import pages
+from attnid.claims.ledger import ANSWERS, BEYOND, CORRECTED, NOT_REPRODUCED, NOT_RUN, QUALIFIED, REPRODUCED, Claim
 
-VERDICTS = ("reproduced", "corrected", "qualified", "not reproduced", "not run")
-ANSWERS = ("supported", "open", "not supported")
-"""Verdicts on questions beyond the paper; shown where such were asked."""
-ERRATA = ("corrected", "qualified")
-ROWS_SHOWN = 40
+PAPER_VERDICTS = (REPRODUCED, CORRECTED, QUALIFIED, NOT_REPRODUCED, NOT_RUN)
+SHOWN_FIRST = 40
+"""Rows of a figure's table that the page holds; the others are in the file that it names."""
 PAGE_PIXELS, PHONE_PIXELS = 4 / 7, 600
 """CSS pixels for a pixel of a figure, and the width from which a figure scrolls sideways on a phone."""
+
+MODEL_COLUMNS = {
+    "model": "model",
+    "role": "layers",
+    "layers": "number",
+    "d_model": "E",
+    "n_heads": "H",
+    "n_kv_heads": "G",
+    "qk_head_dim": "D",
+    "v_head_dim": "C",
+    "position": "positions",
+    "parameters": "parameters a layer",
+    "unidentified": "unidentified a layer",
+    "identified_fraction": "identified share",
+    "share_of_model": "unidentified share of the whole model",
+}
+"""Columns of the table architectures on the page, and their names there."""
 
 
 @dataclass(frozen=True)
@@ -33,51 +48,99 @@ class FigureEntry:
     table_path: str
 
 
-def render(
-    claims: pd.DataFrame,
-    rules: Mapping[str, str],
-    figures: Mapping[str, FigureEntry],
-    runs: Sequence[Mapping[str, Any]],
-    config: Mapping[str, Any],
-    created: str,
-    notes: Sequence[str] = (),
-) -> str:
-    """The report as one HTML page that needs nothing else.
+@dataclass(frozen=True)
+class MissingJob:
+    """A training job that has not been done: its cell and seeds, and the last line of its log, empty without one."""
 
-    `claims` has the columns of `tables.CLAIMS`; `rules` holds the rule behind each verdict by claim; `figures` holds
-    the figures by name, in the page's order; `runs` has one entry a training job with the keys cell, seeds, device,
-    machine, threads, commit, versions, started, seconds and settings; `config` is the resolved configuration; `created`
-    says when the page was made; `notes` are sentences above the ledger. All text is escaped.
+    cell: str
+    seeds: str
+    last_words: str
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the page is made of.
+
+    `claims` and `evidence` have the columns of `tables.CLAIMS` and `tables.EVIDENCE`, `architectures` those of
+    `tables.ARCHITECTURES`; `register` holds every claim by its id; `figures` holds the figures by name, in the page's
+    order; `runs` has one entry a training job, as in runs.json; `astray` are sentences on runs with values that are not
+    finite; `options` are the arguments of snakemake that this page was made with; `config` is the resolved
+    configuration; `created` says when the page was made; `notes` are sentences above the ledger.
     """
-    ledger = [dict(row, rule=rules.get(row["id"])) for row in _records(claims)]
+
+    claims: pd.DataFrame
+    evidence: pd.DataFrame
+    register: Mapping[str, Claim]
+    architectures: pd.DataFrame
+    figures: Mapping[str, FigureEntry]
+    runs: Sequence[Mapping[str, Any]]
+    missing: Sequence[MissingJob]
+    astray: Sequence[str]
+    options: str
+    config: Mapping[str, Any]
+    created: str
+    notes: Sequence[str] = ()
+
+
+def render(contents: Contents) -> str:
+    """The report as one HTML page that needs nothing else. All text is escaped."""
+    ledger = _ledger(contents)
+    runs = contents.runs
     return pages.template("report.html.j2").render(
-        created=created,
-        notes=notes,
-        verdicts=_counts(ledger),
+        created=contents.created,
+        notes=contents.notes,
+        tallies=_tallies(ledger),
         claims=ledger,
-        errata=[row for row in ledger if row["verdict"] in ERRATA],
-        figures={name: _shown(entry) for name, entry in figures.items()},
+        errata=[row for row in ledger if row["verdict"] in (CORRECTED, QUALIFIED)],
+        figures={name: _shown(entry) for name, entry in contents.figures.items()},
+        models=contents.architectures[list(MODEL_COLUMNS)].rename(columns=MODEL_COLUMNS),
+        missing=contents.missing,
+        astray=contents.astray,
+        options=contents.options,
         runs=runs,
-        seconds=sum(run["seconds"] for run in runs),
+        ran=_ran(runs),
         facts={
             "commit": _distinct(run["commit"] for run in runs),
             "device": _distinct(run["device"] for run in runs),
             "machine": _distinct(run["machine"] for run in runs),
             "seeds": _distinct(seed for run in runs for seed in pages.listed(run["seeds"])),
+            **_versions(runs),
         },
-        versions=_versions(runs),
-        config=yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True),
+        config=yaml.safe_dump(dict(contents.config), sort_keys=False, allow_unicode=True),
     )
 
 
-def _counts(ledger: Sequence[Mapping[str, Any]]) -> dict[str, int]:
-    found = Counter(row["verdict"] for row in ledger)
-    asked = any(verdict in found for verdict in ANSWERS)
-    return {verdict: found[verdict] for verdict in (*VERDICTS, *(ANSWERS if asked else ()))}
+def _ledger(contents: Contents) -> list[dict[str, Any]]:
+    """The rows of the ledger, each with its rule, its figure if the page has it, and the numbers behind it."""
+    behind = dict(list(contents.evidence.groupby("id", sort=False)))
+    none = contents.evidence.head(0)
+    rows = []
+    for row in contents.claims.to_dict("records"):
+        claim = contents.register[row["id"]]
+        figure = claim.figure if claim.figure in contents.figures else None
+        numbers = behind.get(row["id"], none).drop(columns="id")
+        rows.append({**row, "rule": claim.rule, "figure": figure, "numbers": numbers})
+    return rows
 
 
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
+def _tallies(ledger: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, int]]:
+    """How many claims of the paper, and how many questions beyond it where such were asked, have which verdict."""
+    found = Counter((row["kind"] == BEYOND, row["verdict"]) for row in ledger)
+    tallies = {
+        "claims of the paper": {verdict: found[False, verdict] for verdict in PAPER_VERDICTS},
+        "questions beyond the paper": {verdict: found[True, verdict] for verdict in ANSWERS.values()},
+    }
+    return {name: counts for name, counts in tallies.items() if sum(counts.values())}
+
+
+def _ran(runs: Sequence[Mapping[str, Any]]) -> str:
+    """What was trained, in a sentence."""
+    if not runs:
+        return "No training ran for this page."
+    settings, trained = len({run["cell"] for run in runs}), sum(len(pages.listed(run["seeds"])) for run in runs)
+    seconds = pages.duration(sum(run["seconds"] for run in runs))
+    where = _distinct(f"{run['device']}, {run['machine']}" for run in runs)
+    return f"{trained} training runs of {settings} settings in {len(runs)} jobs, {seconds} of training on {where}."
 
 
 def _shown(entry: FigureEntry) -> dict[str, Any]:
@@ -91,9 +154,7 @@ def _shown(entry: FigureEntry) -> dict[str, Any]:
         "title": entry.title,
         "caption": entry.caption,
         "picture": f"data:image/png;base64,{b64encode(entry.png).decode()}",
-        "columns": [str(column) for column in entry.table.columns],
-        "numeric": [is_numeric_dtype(entry.table[column]) for column in entry.table.columns],
-        "rows": entry.table.head(ROWS_SHOWN).to_numpy(dtype=object).tolist(),
+        "table": entry.table.head(SHOWN_FIRST),
         "length": len(entry.table),
         "path": entry.table_path,
     }
@@ -105,5 +166,5 @@ def _versions(runs: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     return {name: _distinct(run["versions"][name] for run in runs if name in run["versions"]) for name in names}
 
 
-def _distinct(values: Any) -> str:
+def _distinct(values: Iterable[Any]) -> str:
     return ", ".join(dict.fromkeys(str(value) for value in values)) or "–"

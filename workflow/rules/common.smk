@@ -100,7 +100,33 @@ def blocks(cell):
     )
 
 
-BLOCKS = [paths.block(cell, *block) for cell in CELLS for block in blocks(cell)]
+def is_done(block):
+    """Whether a training job has left what it makes."""
+    files = [f"{table.name}.parquet" for table in tables.TRAINING] + ["run.json"]
+    return all((block / name).exists() for name in files)
+
+
+ALL_BLOCKS = [paths.block(cell, *block) for cell in CELLS for block in blocks(cell)]
+BLOCKS = [block for block in ALL_BLOCKS if is_done(block) or not CONFIG.partial]
+MISSING = [block for block in ALL_BLOCKS if block not in BLOCKS]
+if workflow.is_main_process and not BLOCKS:
+    print(
+        "configuration: partial is true, but no training job is done; expected at least one",
+        file=sys.stderr,
+    )
+    sys.exit(2)
+
+
+def trained_groups():
+    """The cells of every group that have runs; groups without any are left out."""
+    trained = {block.parent.name for block in BLOCKS}
+    kept = {
+        group: [cell for cell in cells if cell.id in trained]
+        for group, cells in configuration.grouped_cells(CONFIG).items()
+    }
+    return {group: cells for group, cells in kept.items() if cells}
+
+
 BLOCK_TABLES = {
     table.name: [block / f"{table.name}.parquet" for block in BLOCKS]
     for table in tables.TRAINING

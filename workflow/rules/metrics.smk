@@ -17,7 +17,7 @@ rule collect_metrics:
         config=SETTINGS,
         groups={
             group: {cell.id: cell.model_dump(mode="json") for cell in members}
-            for group, members in configuration.grouped_cells(CONFIG).items()
+            for group, members in trained_groups().items()
         },
     script:
         "../scripts/collect_metrics.py"
