@@ -77,3 +77,11 @@ onsuccess:
     report = Path("results/report.html")
     if report.exists() and report.stat().st_mtime >= STARTED:
         print("Done. The page to read is results/report.html.", file=sys.stderr)
+
+
+onerror:
+    print(
+        "What is done stays, and the same command goes on from there. A page from the training jobs that are done, which "
+        "names the others: the same command with --config partial=true.",
+        file=sys.stderr,
+    )

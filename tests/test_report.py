@@ -10,6 +10,7 @@ import pytest
 import synthetic
 
 from attnid import pages, report, style, tables
+from attnid.claims.ledger import VERDICTS, Claim, Finding
 
 VOID = {"col", "meta", "link", "img", "br", "hr", "input"}
 HOSTILE = "<script>alert('x')</script> & \"quoted\""
@@ -38,18 +39,40 @@ def run(**changes: Any) -> dict[str, Any]:
     } | changes
 
 
+def claim(name: str, **changes: Any) -> Claim:
+    def judge(tables: Any) -> Finding:
+        raise NotImplementedError
+
+    values = {"at": "4.2", "kind": "count", "statement": "", "printed": None, "rule": f"the rule of {name}"} | changes
+    return Claim(id=name, judge=judge, **values)
+
+
 def page(picture: bytes, **changes: Any) -> str:
+    ledger = changes.get("claims", synthetic.claims())
     table = pd.DataFrame({"layer": "plain", "rank": range(3)})
     entry = report.FigureEntry("A figure", "What it shows.", picture, table, "results/analysis/ranks.parquet")
     inputs: dict[str, Any] = {
-        "claims": synthetic.claims(),
-        "rules": {"six-heads": "the count of a layer with six heads"},
+        "claims": ledger,
+        "evidence": pd.DataFrame(
+            {"id": "six-heads", "part": "identified share", "item": ["H = 6"], "value": [11 / 12], "lower": 0.83,
+             "upper": 0.83}
+        )[tables.EVIDENCE.names],
+        "register": {name: claim(name) for name in ledger["id"]} | {"six-heads": claim("six-heads", figure="a_figure")},
+        "architectures": synthetic.all_tables()["architectures"],
         "figures": {"a_figure": entry},
         "runs": [run()],
+        "missing": [],
+        "astray": [],
+        "commands": [("everything", "snakemake --cores all")],
         "config": {"model": {"n_layers": 2}},
         "created": "2026-09-20 11:00 UTC",
-    }
-    return report.render(**inputs | changes)
+    }  # fmt: skip
+    return report.render(report.Contents(**inputs | changes))
+
+
+def words(html: str) -> str:
+    """The text of a page, with single spaces."""
+    return " ".join(Page(html).text.split()).replace(" .", ".")
 
 
 class Page(HTMLParser):
@@ -73,6 +96,7 @@ class Page(HTMLParser):
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
+        self.text += " " if tag in ("td", "th") else ""
 
     def handle_data(self, data: str) -> None:
         if not self.open or self.open[-1] not in ("script", "style"):
@@ -95,26 +119,90 @@ def test_the_page_is_well_formed_and_small(picture: bytes) -> None:
 def test_every_claim_is_listed_with_its_verdict_numbers_and_rule(picture: bytes) -> None:
     html = page(picture)
     parsed = Page(html)
-    rows = {row["id"]: row["data-verdict"] for row in parsed.all("tr") if "data-verdict" in row}
+    rows = {row["id"]: row["data-verdict"] for row in parsed.all("details") if "data-verdict" in row}
     claims = synthetic.claims()
     assert rows == {f"claim-{name}": verdict for name, verdict in zip(claims["id"], claims["verdict"], strict=True)}
     for column in ("at", "statement", "scale", "evidence"):
         assert all(text in parsed.text for text in claims[column])
-    assert "the count of a layer with six heads" in parsed.text
-    assert "No rule is written down for this claim." in parsed.text
+    assert all(f"the rule of {name}" in parsed.text for name in claims["id"])
     assert "0.04 [0.03, 0.05]" in " ".join(parsed.text.split())
     assert parsed.text.index("Claims") < parsed.text.index("A figure") < parsed.text.rindex("Errata")
 
 
 def test_verdicts_are_counted(picture: bytes) -> None:
     claims = pd.concat([synthetic.claims(), synthetic.claims().assign(id=lambda frame: "again-" + frame["id"]).head(1)])
-    text = " ".join(Page(page(picture, claims=claims)).text.split())
-    assert "2 reproduced 1 corrected 1 qualified 1 not reproduced 1 not run" in text
+    text = words(page(picture, claims=claims))
+    assert "6 claims of the paper: 2 reproduced 1 corrected 1 qualified 1 not reproduced 1 not run" in text
+    assert "questions beyond the paper" not in text
+
+
+def test_questions_beyond_the_paper_are_counted_apart(picture: bytes) -> None:
+    claims = synthetic.claims()
+    asked = claims.head(2).assign(id=["q1", "q2"], kind="beyond", verdict=["supported", "open"])
+    text = words(page(picture, claims=pd.concat([claims, asked])))
+    assert "5 claims of the paper: 1 reproduced 1 corrected 1 qualified 1 not reproduced 1 not run" in text
+    assert "2 questions beyond the paper: 1 supported 1 open 0 not supported 0 not run" in text
+
+
+def test_a_claim_opens_to_its_figure_and_its_numbers_to_the_last_digit(picture: bytes) -> None:
+    html = page(picture)
+    row = html[html.index('id="claim-six-heads"') : html.index('id="claim-key-bias-dead"')]
+    assert 'href="#figure-a_figure">A figure</a>' in row
+    assert f'<data value="{11 / 12}">0.9167</data>' in row
+    assert 'data-save="six-heads.csv"' in row
+    other = html[html.index('id="claim-key-bias-dead"') : html.index('id="claim-adamw-overlap"')]
+    assert "figure" not in other
+    assert "data-save" not in other
+
+
+def test_a_claim_whose_figure_is_not_drawn_links_to_none(picture: bytes) -> None:
+    parsed = Page(page(picture, figures={}))
+    assert "#figure-a_figure" not in [link.get("href") for link in parsed.all("a")]
+    assert parsed.all("img") == []
+
+
+def test_missing_jobs_and_runs_astray_are_shown_first_and_named(picture: bytes) -> None:
+    missing = [report.MissingJob("adamw_h4", "1 to 3", "MemoryError"), report.MissingJob("muon_h4", "1 to 3", "")]
+    html = page(picture, missing=missing, astray=["sgd_h4: not finite in 1 of 3 runs."])
+    text = words(html)
+    assert "2 training jobs are missing from this page and some runs went astray: which." in text
+    assert "adamw_h4 1 to 3 MemoryError muon_h4 1 to 3 not begun" in text
+    assert "sgd_h4: not finite in 1 of 3 runs." in text
+    assert html.index('href="#missing"') < html.index('id="claims"') < html.index('id="missing"')
+    assert "#missing" not in page(picture)
+
+
+def test_published_models_are_listed(picture: bytes) -> None:
+    text = words(page(picture))
+    assert all(model in text for model in synthetic.all_tables()["architectures"]["model"])
+    none = synthetic.all_tables()["architectures"].head(0)
+    assert "The table of published models has no rows." in words(page(picture, architectures=none))
+
+
+def test_commands_give_snakemake_the_same_configuration() -> None:
+    options = ["--configfile", "my runs.yaml", "--config", "partial=true"]
+    commands = dict(report.commands(options, [run()], made_here=True))
+    assert commands["everything"] == "snakemake --cores all --configfile 'my runs.yaml' --config partial=true"
+    assert commands["the figures"].startswith("snakemake --cores all figures --configfile")
+    job = "results/training/sgd_h4_3f2a91/seeds-1-3/run.json"
+    assert f"--force {job} --configfile" in commands["one training job, as an example"]
+    elsewhere = report.commands(["--config", "tables=reference"], [run()], made_here=False)
+    assert [what for what, _ in elsewhere] == ["everything", "the figures", "the verdicts", "this page"]
+
+
+def test_runs_astray_are_found_in_every_table() -> None:
+    frames = synthetic.all_tables()
+    assert report.astray(frames) == []
+    cell, seed = frames["steps"].loc[0, ["cell", "seed"]]
+    steps = frames["steps"].copy()
+    steps.loc[(steps["cell"] == cell) & (steps["seed"] == seed), "train_loss"] = np.nan
+    (sentence,) = report.astray(frames | {"steps": steps})
+    assert sentence.startswith(f"{cell}: not finite in 1 of ")
 
 
 def test_the_errata_are_the_corrected_and_the_qualified_claims(picture: bytes) -> None:
     html = page(picture)
-    errata = html[html.index('<h2 id="errata"') : html.index('<h2 id="provenance"')]
+    errata = html[html.index('<h2 id="errata"') : html.index('<h2 id="again"')]
     assert re.findall(r'href="#claim-([\w-]+)"', errata) == ["six-heads", "key-bias-dead"]
     claims = synthetic.claims()
     assert "No claim came out as corrected or qualified." in page(
@@ -130,7 +218,10 @@ def test_text_from_outside_is_escaped(picture: bytes) -> None:
     html = page(
         picture,
         claims=claims,
-        rules={HOSTILE: HOSTILE},
+        register={HOSTILE: claim(HOSTILE, rule=HOSTILE)},
+        missing=[report.MissingJob(HOSTILE, HOSTILE, HOSTILE)],
+        astray=[HOSTILE],
+        commands=[(HOSTILE, HOSTILE)],
         figures={"a_figure": report.FigureEntry(HOSTILE, HOSTILE, picture, table, HOSTILE)},
         runs=[run(cell=HOSTILE, device=HOSTILE, versions={HOSTILE: HOSTILE}, settings={HOSTILE: HOSTILE})],
         config={HOSTILE: HOSTILE},
@@ -151,7 +242,7 @@ def test_nothing_is_fetched(picture: bytes) -> None:
 
 def test_figures_are_inline_with_a_text_and_their_table(picture: bytes) -> None:
     parsed = Page(page(picture))
-    (image,) = parsed.all("img")
+    (image,) = [image for image in parsed.all("img") if "src" in image]
     assert (image["src"] or "").startswith("data:image/png;base64,iVBOR")
     assert image["alt"] == "A figure. What it shows."
     assert (image["width"], image["height"]) == ("960", "137")
@@ -170,7 +261,7 @@ def test_a_long_table_is_cut_and_says_so(picture: bytes) -> None:
 def test_the_provenance_names_versions_devices_commits_seeds_and_time(picture: bytes) -> None:
     runs = [run(), run(cell="adamw", device="cuda (H200)", seeds=[4], seconds=3600.0, versions={"torch": "2.14.0"})]
     text = Page(page(picture, runs=runs)).text
-    for fact in ("cpu, cuda (H200)", "0123abc", "1, 2, 3, 4", "1 h 1 min in 2 jobs", "2.13.0, 2.14.0", "lr: 0.25"):
+    for fact in ("cpu, cuda (H200)", "0123abc", "1, 2, 3, 4", "in 2 jobs, 1 h 1 min of", "2.13.0, 2.14.0", "lr: 0.25"):
         assert fact in text
     assert "n_layers: 2" in text
     assert "Linux x86_64, 2 cores" in text
@@ -188,10 +279,12 @@ def test_headers_have_a_scope_and_details_a_summary(picture: bytes) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_colours_have_enough_contrast(scheme: str, picture: bytes) -> None:
-    blocks = re.findall(r":root \{(.*?)\}", page(picture), flags=re.DOTALL)
+    html = page(picture)
+    blocks = re.findall(r":root \{(.*?)\}", html, flags=re.DOTALL)
     block = blocks[0 if scheme == "light" else 1]
     colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
-    for name in ("ink", "soft", "link", *(verdict.replace(" ", "-") for verdict in report.VERDICTS)):
+    shown = dict(re.findall(r"\.([\w-]+) \{ color: var\(--([\w-]+)\); \}", html))
+    for name in ("ink", "soft", "link", *(shown[verdict.replace(" ", "-")] for verdict in VERDICTS)):
         assert min(_contrast(colors[name], colors[ground]) for ground in ("page", "panel")) >= 4.5
 
 
@@ -226,4 +319,4 @@ def test_durations_are_readable(seconds: float, shown: str) -> None:
 
 def test_the_claims_of_these_tests_fit_the_table(tmp_path: Any) -> None:
     tables.write(tables.CLAIMS, synthetic.claims(), tmp_path / "claims.parquet")
-    assert set(tables.read(tables.CLAIMS, tmp_path / "claims.parquet")["verdict"]) == set(report.VERDICTS)
+    assert set(tables.read(tables.CLAIMS, tmp_path / "claims.parquet")["verdict"]) == set(report.PAPER_VERDICTS)

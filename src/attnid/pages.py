@@ -47,7 +47,7 @@ def number(value: Any) -> str:
 
 def exact(value: Real) -> str:
     """A number to its last digit, for a machine; nothing for a missing one."""
-    return "" if pd.isna(value) else str(value)
+    return "" if pd.isna(float(value)) else str(value)
 
 
 def duration(seconds: float) -> str:

@@ -1,5 +1,6 @@
 """One self-contained page for a person: verdicts first, then figures, models, errata, commands and provenance."""
 
+import shlex
 import struct
 from base64 import b64encode
 from collections import Counter
@@ -10,8 +11,9 @@ from typing import Any
 import pandas as pd
 import yaml
 
-from attnid import pages
+from attnid import pages, paths, style
 from attnid.claims.ledger import ANSWERS, BEYOND, CORRECTED, NOT_REPRODUCED, NOT_RUN, QUALIFIED, REPRODUCED, Claim
+from attnid.tables import HEAD_MEASURES
 
 PAPER_VERDICTS = (REPRODUCED, CORRECTED, QUALIFIED, NOT_REPRODUCED, NOT_RUN)
 SHOWN_FIRST = 40
@@ -35,6 +37,20 @@ MODEL_COLUMNS = {
     "share_of_model": "unidentified share of the whole model",
 }
 """Columns of the table architectures on the page, and their names there."""
+
+
+TARGETS = {
+    "everything": "",
+    "ranks, invariances and published models": "analysis",
+    "training": "training",
+    "the tables of all runs": "metrics",
+    "the figures": "figures",
+    "the verdicts": "claims",
+    "this page": "report",
+}
+"""What the commands of the page make, and their targets of Snakemake."""
+ON_TABLES = ("everything", "the figures", "the verdicts", "this page")
+"""What is made here where the tables come from another run."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +80,7 @@ class Contents:
     `claims` and `evidence` have the columns of `tables.CLAIMS` and `tables.EVIDENCE`, `architectures` those of
     `tables.ARCHITECTURES`; `register` holds every claim by its id; `figures` holds the figures by name, in the page's
     order; `runs` has one entry a training job, as in runs.json; `astray` are sentences on runs with values that are not
-    finite; `options` are the arguments of snakemake that this page was made with; `config` is the resolved
+    finite; `commands` are what can be made again and how, as `commands` gives them; `config` is the resolved
     configuration; `created` says when the page was made; `notes` are sentences above the ledger.
     """
 
@@ -76,7 +92,7 @@ class Contents:
     runs: Sequence[Mapping[str, Any]]
     missing: Sequence[MissingJob]
     astray: Sequence[str]
-    options: str
+    commands: Sequence[tuple[str, str]]
     config: Mapping[str, Any]
     created: str
     notes: Sequence[str] = ()
@@ -96,7 +112,7 @@ def render(contents: Contents) -> str:
         models=contents.architectures[list(MODEL_COLUMNS)].rename(columns=MODEL_COLUMNS),
         missing=contents.missing,
         astray=contents.astray,
-        options=contents.options,
+        commands=contents.commands,
         runs=runs,
         ran=_ran(runs),
         facts={
@@ -110,6 +126,31 @@ def render(contents: Contents) -> str:
     )
 
 
+def commands(options: Sequence[str], runs: Sequence[Mapping[str, Any]], made_here: bool) -> list[tuple[str, str]]:
+    """What can be made again, and the command that does it with the same configuration.
+
+    `options` are the arguments that give snakemake the configuration; `runs` has one entry a training job, as in
+    runs.json; `made_here` says whether the tables come from this run, and not from another.
+    """
+    targets = TARGETS if made_here else {what: TARGETS[what] for what in ON_TABLES}
+    lines = [(what, ["snakemake", "--cores", "all", target, *options]) for what, target in targets.items()]
+    if made_here and runs:
+        seeds = pages.listed(runs[0]["seeds"])
+        job = str(paths.block(runs[0]["cell"], min(seeds), max(seeds)) / "run.json")
+        lines.append(("one training job, as an example", ["snakemake", "--cores", "all", "--force", job, *options]))
+    return [(what, shlex.join(word for word in words if word)) for what, words in lines]
+
+
+def astray(tables: Mapping[str, pd.DataFrame]) -> list[str]:
+    """Sentences on the cells with values that are not finite, or with weights without full rank."""
+    names = {cell: cell for cell in tables["cells"]["cell"]}
+    return [
+        *style.astray(tables["steps"], ["train_loss"], names),
+        *style.astray(tables["evaluations"], ["val_loss"], names),
+        *style.astray(style.step_rows(dict(tables)), list(HEAD_MEASURES), names),
+    ]
+
+
 def _ledger(contents: Contents) -> list[dict[str, Any]]:
     """The rows of the ledger, each with its rule, its figure if the page has it, and the numbers behind it."""
     behind = dict(list(contents.evidence.groupby("id", sort=False)))
@@ -119,7 +160,14 @@ def _ledger(contents: Contents) -> list[dict[str, Any]]:
         claim = contents.register[row["id"]]
         figure = claim.figure if claim.figure in contents.figures else None
         numbers = behind.get(row["id"], none).drop(columns="id")
-        rows.append({**row, "rule": claim.rule, "figure": figure, "numbers": numbers})
+        rows.append(
+            {
+                **{str(name): value for name, value in row.items()},
+                "rule": claim.rule,
+                "figure": figure,
+                "numbers": numbers,
+            }
+        )
     return rows
 
 

@@ -1,3 +1,4 @@
+import json
 import os
 import sys
 import time
@@ -76,6 +77,30 @@ def figure_tables(wildcards):
 def made_here(files):
     """Outputs that a target asks for; none where tables made elsewhere stand for them."""
     return [] if CONFIG.tables else files
+
+
+def configuration_options():
+    """Arguments that give snakemake the configuration of this run again."""
+    own = Path(workflow.basedir) / "config.yaml"
+    files = [
+        os.path.relpath(file)
+        for file in workflow.configfiles
+        if Path(file).resolve() != own
+    ]
+    given = [
+        f"{key}={value if isinstance(value, str) else json.dumps(value)}"
+        for key, value in workflow.config_settings.config.items()
+    ]
+    return [
+        *(["--configfile", *files] if files else []),
+        *(["--config", *given] if given else []),
+    ]
+
+
+def last_words(log):
+    """Last line of a log; empty without one."""
+    lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def growing(amount):

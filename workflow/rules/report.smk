@@ -3,6 +3,7 @@ rule report_page:
         **TABLES,
         **{f"made_with_{name}": path for name, path in MADE_WITH.items()},
         claims=rules.judge_claims.output.parquet,
+        evidence=rules.judge_claims.output.evidence,
         figures=[path for path in FIGURES if path.suffix == ".png"],
         library=library(
             "report_page.py",
@@ -20,5 +21,17 @@ rule report_page:
         runtime=growing(10),
     params:
         figures=FIGURE_NAMES,
+        options=configuration_options(),
+        made_here=not CONFIG.tables,
+        missing=[
+            {
+                "cell": block.parent.name,
+                "seeds": " to ".join(block.name.split("-")[1:]),
+                "last_words": last_words(
+                    Path(f"results/logs/training/{block.parent.name}_{block.name}.log")
+                ),
+            }
+            for block in MISSING
+        ],
     script:
         "../scripts/report_page.py"

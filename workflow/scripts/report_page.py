@@ -23,13 +23,19 @@ with job(snakemake.log[0]):
         for name, path in snakemake.input.items()
         if name in tables.BY_NAME
     }
-    page = report.render(
+    runs = json.loads(Path(snakemake.input.made_with_runs).read_text())
+    contents = report.Contents(
         claims=frames["claims"],
-        rules={claim.id: claim.rule for claim in claims.all_claims()},
+        evidence=frames["evidence"],
+        register={claim.id: claim for claim in claims.all_claims()},
+        architectures=frames["architectures"],
         figures={name: entry(name) for name in snakemake.params.figures},
-        runs=json.loads(Path(snakemake.input.made_with_runs).read_text()),
+        runs=runs,
+        missing=[report.MissingJob(**job) for job in snakemake.params.missing],
+        astray=report.astray(frames),
+        commands=report.commands(snakemake.params.options, runs, snakemake.params.made_here),
         config=json.loads(Path(snakemake.input.made_with_config).read_text()),
         created=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         notes=(claims.training_scale(frames["claims"]), claims.READING),
     )
-    Path(snakemake.output[0]).write_text(page, encoding="utf-8")
+    Path(snakemake.output[0]).write_text(report.render(contents), encoding="utf-8")
