@@ -6,9 +6,9 @@ import pytest
 
 from attnid import claims
 from attnid.claims import REGISTER
-from attnid.claims.ledger import BEYOND, NOT_SUPPORTED, OPEN, ORDER, SUPPORTED, finding
+from attnid.claims.ledger import BEYOND, NOT_SUPPORTED, OPEN, SUPPORTED, finding
 
-QUESTIONS = [id for id in ORDER if REGISTER[id].kind == BEYOND]
+QUESTIONS = [claim.id for claim in claims.all_claims() if claim.kind == BEYOND]
 
 
 @pytest.mark.parametrize("id", QUESTIONS)
@@ -42,7 +42,7 @@ def test_the_tally_counts_claims_and_questions_apart() -> None:
     ledger = claims.judge(beyond_tables.base())
     sentence = claims.tally(ledger)
     assert f"{len(QUESTIONS)} questions beyond the paper: {len(QUESTIONS)} supported." in sentence
-    assert sentence.startswith(f"{len(ORDER) - len(QUESTIONS)} claims: ")
+    assert sentence.startswith(f"{len(REGISTER) - len(QUESTIONS)} claims: ")
 
 
 def test_every_question_names_a_group_of_the_full_configuration() -> None:

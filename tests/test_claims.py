@@ -12,12 +12,13 @@ import yaml
 
 from attnid import claims, figures, tables
 from attnid.claims import CORRECTED, NOT_REPRODUCED, NOT_RUN, QUALIFIED, REGISTER, REPRODUCED
-from attnid.claims.ledger import BEYOND, ORDER, finding
+from attnid.claims.ledger import BEYOND, COUNT, finding
+from attnid.claims.ledger import claim as registered
 from attnid.claims.render import escape, macro_name
 from attnid.claims.rules import Part, combine
 from attnid.statistics import Estimate, t_interval
 
-PAPER = [id for id in ORDER if REGISTER[id].kind != BEYOND]
+PAPER = [claim.id for claim in claims.all_claims() if claim.kind != BEYOND]
 REFERENCE = Path(__file__).resolve().parents[2] / "shared" / "paper-claims.yaml"
 
 
@@ -54,6 +55,20 @@ def test_the_ledger_lists_every_claim_of_the_paper():
     assert [(claim.id, claim.at, claim.kind) for claim in of_paper] == [
         (entry["id"], entry["at"], entry["kind"]) for entry in reference
     ]
+
+
+def test_claims_stand_by_place_then_as_registered_and_questions_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("attnid.claims.ledger.REGISTER", {})
+    for id, kind, place in (("asked", BEYOND, None), ("new", COUNT, None), ("second", COUNT, 2), ("first", COUNT, 1)):
+        registered(id, at="1", kind=kind, statement="x", rule="y.", place=place)(lambda tables: claims.Finding("", ""))
+    assert [claim.id for claim in claims.all_claims()] == ["first", "second", "new", "asked"]
+
+
+def test_no_id_and_no_place_is_given_twice() -> None:
+    places = [claim.place for claim in claims.all_claims() if claim.place is not None]
+    assert len(set(places)) == len(places)
+    with pytest.raises(ValueError, match="claim qk-fraction is registered twice"):
+        registered("qk-fraction", at="4.2", kind=COUNT, statement="x", rule="y.")(lambda tables: claims.Finding("", ""))
 
 
 def test_every_claim_states_its_rule_and_itself():

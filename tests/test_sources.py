@@ -1,5 +1,7 @@
 from pathlib import Path
 
+import pytest
+
 from attnid import sources
 
 
@@ -21,3 +23,24 @@ def test_modules_loaded_by_name_are_named(tmp_path: Path) -> None:
     assert names(script) == set()
     assert "figures/squad_table.py" in names(script, "attnid.figures.squad_table")
     assert names(script, "elsewhere.figures") == set()
+
+
+def test_a_package_that_imports_what_it_finds_depends_on_all_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "attnid"
+    files = {
+        "__init__.py": "",
+        "discovery.py": "def import_modules(package): ...\n",
+        "claims/__init__.py": "from attnid.discovery import import_modules\nimport_modules(__name__)\n",
+        "claims/found.py": "import attnid.used\n",
+        "used.py": "",
+        "unused.py": "",
+    }
+    for name, text in files.items():
+        (package / name).parent.mkdir(parents=True, exist_ok=True)
+        (package / name).write_text(text)
+    monkeypatch.setattr(sources, "PACKAGE", package)
+    script = tmp_path / "script.py"
+    script.write_text("from attnid import claims\n")
+    assert names(script) == set(files) - {"unused.py"}

@@ -1,7 +1,7 @@
 """Which files of the package a script depends on, so that an edit reruns just what it concerns."""
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 PACKAGE = Path(__file__).parent
@@ -9,6 +9,8 @@ PACKAGE = Path(__file__).parent
 
 def closure(script: Path, *modules: str) -> list[Path]:
     """Files of the package that a script imports, directly or through others.
+
+    A package that calls `import_modules` (`attnid.discovery`) brings all its modules.
 
     Args:
         script: a Python file; its imports are read, not run.
@@ -26,13 +28,17 @@ def closure(script: Path, *modules: str) -> list[Path]:
 
 def _imports(path: Path) -> Iterator[Path]:
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            names: Iterable[str] = (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names = (node.module, *(f"{node.module}.{alias.name}" for alias in node.names))
-        else:
-            continue
-        for name in names:
+        match node:
+            case ast.Import(names):
+                modules = [alias.name for alias in names]
+            case ast.ImportFrom(str(module), names):
+                modules = [module, *(f"{module}.{alias.name}" for alias in names)]
+            case ast.Call(ast.Name("import_modules")):
+                yield from path.parent.glob("*.py")
+                continue
+            case _:
+                continue
+        for name in modules:
             yield from _files(name)
 
 

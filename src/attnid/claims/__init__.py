@@ -2,7 +2,8 @@
 
 And questions beyond it (`attnid.claims.beyond`), where the configuration asks them.
 
-A claim is one function of the tables, registered with its written rule (`ledger.claim`). Conventions that hold for all:
+A claim is one function of the tables, registered with its written rule (`ledger.claim`) by any module of this package.
+Conventions that hold for all:
 
 - **reproduced**: the rule holds. **corrected**: the claim's own definitions give another number, which is given.
   **qualified**: true under conditions that the paper does not state. **not reproduced**: the rule fails.
@@ -20,7 +21,6 @@ A claim is one function of the tables, registered with its written rule (`ledger
 - **Scale**: a verdict on training holds at the scale that the row states.
 """
 
-from attnid.claims import beyond, counts, invariances, published, training
 from attnid.claims.ledger import (
     CORRECTED,
     NOT_REPRODUCED,
@@ -38,6 +38,7 @@ from attnid.claims.ledger import (
     verdicts,
 )
 from attnid.claims.render import READING, tally, to_latex, to_markdown, training_scale
+from attnid.discovery import import_modules
 
 __all__ = [
     "CORRECTED",
@@ -51,17 +52,14 @@ __all__ = [
     "Claim",
     "Finding",
     "all_claims",
-    "beyond",
-    "counts",
     "evidence",
     "findings",
-    "invariances",
     "judge",
-    "published",
     "tally",
     "to_latex",
     "to_markdown",
-    "training",
     "training_scale",
     "verdicts",
 ]
+
+import_modules(__name__)

@@ -42,6 +42,7 @@ ROUGHLY_60 = (0.55, 0.65)
 
 @claim(
     "qk-gauge-dimension",
+    place=1,
     at="4.2, 4.4",
     kind=COUNT,
     statement="The D x E query and key matrices of a head hold 2DE numbers, D^2 of which mean nothing",
@@ -54,6 +55,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "qk-fraction",
+    place=2,
     at="4.2",
     kind=COUNT,
     figure="identified_fraction",
@@ -68,6 +70,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "full-rank-head",
+    place=3,
     at="4.2",
     kind=COUNT,
     figure="identified_fraction",
@@ -83,6 +86,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "never-fully-identified",
+    place=4,
     at="4.2",
     kind=COUNT,
     figure="head_width",
@@ -106,6 +110,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "trivial-example",
+    place=5,
     at="4.1",
     kind=COUNT,
     statement="With E = 1, the 2D numbers of a head act on the scores as one number",
@@ -121,6 +126,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "multi-head-fraction-qk",
+    place=6,
     at="4.5",
     kind=COUNT,
     figure="identified_fraction",
@@ -135,6 +141,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "multi-head-fraction-all",
+    place=7,
     at="4.5",
     kind=COUNT,
     figure="identified_fraction",
@@ -149,6 +156,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "six-heads",
+    place=8,
     at="4.5",
     kind=COUNT,
     figure="identified_fraction",
@@ -169,6 +177,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "eight-heads",
+    place=9,
     at="4.5",
     kind=COUNT,
     figure="identified_fraction",
@@ -184,6 +193,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "vo-gauge-dimension",
+    place=10,
     at="4.5",
     kind=COUNT,
     statement="The value and output matrices of a head have C^2 directions that mean nothing",
@@ -196,6 +206,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "dead-bias-total",
+    place=15,
     at="4.7",
     kind=COUNT,
     statement="At C = D = E/H, 2E biases of a layer can be left out",
@@ -217,6 +228,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "larger-heads",
+    place=16,
     at="4.8.1",
     kind=COUNT,
     figure="head_width",
@@ -233,6 +245,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "larger-heads-limit",
+    place=17,
     at="4.8.1",
     kind=COUNT,
     figure="head_width",
@@ -251,6 +264,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "rope-dimension",
+    place=19,
     at="4.8.2",
     kind=COUNT,
     statement="Under RoPE a query/key head keeps D unidentified directions",
@@ -265,6 +279,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "gqa-dimension",
+    place=21,
     at="4.9",
     kind=COUNT,
     statement="With G key/value groups the query/key gauge has one S a group",
@@ -279,6 +294,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "gqa-factor",
+    place=22,
     at="4.9",
     kind=COUNT,
     statement="Grouping reduces what is unidentified by the number of heads a group",
@@ -310,6 +326,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "rope-gqa-dimension",
+    place=23,
     at="4.9",
     kind=COUNT,
     statement="RoPE and grouping together leave D directions a group in the query/key gauge",
@@ -324,6 +341,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "gqa-complete",
+    place=57,
     at="4.9",
     kind=COUNT,
     statement="One S a group is all the freedom that grouped attention has",
@@ -338,6 +356,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "constrained-count",
+    place=55,
     at="4.3",
     kind=COUNT,
     statement="Two matrices with orthonormal rows and D scales between them have as many degrees of freedom as a "
@@ -360,6 +379,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "rotations-half",
+    place=56,
     at="2",
     kind=COUNT,
     statement="Rotations make up something like half of a head's unidentified directions",
@@ -393,6 +413,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "rope-improves-layer",
+    place=58,
     at="4.8.2, abstract",
     kind=COUNT,
     statement="RoPE raises the share of parameters that mean something",
@@ -421,6 +442,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "equivalent-single-head",
+    place=25,
     at="4.10",
     kind=COUNT,
     statement="Width of the square single-head layer with as many identified parameters as a multi-head layer",
@@ -449,6 +471,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "equivalent-size-12-heads",
+    place=26,
     at="4.10",
     kind=COUNT,
     statement="The single-head model that replaces 12 heads is larger by this much",
@@ -476,6 +499,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "no-equivalent-at-same-width",
+    place=27,
     at="4.10",
     kind=COUNT,
     statement="At the same width no single head has as many identified parameters as several heads",

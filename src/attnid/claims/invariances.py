@@ -21,6 +21,7 @@ ALL_OR_NOTHING = "Reproduced if all are so, not reproduced if none is, otherwise
 
 @claim(
     "gauge-invariance",
+    place=11,
     at="4.2",
     kind=INVARIANCE,
     statement="Queries by S and keys by S^-T, values by S and outputs by S^-1: the layer does the same",
@@ -32,6 +33,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "bias-gauge",
+    place=12,
     at="4.6",
     kind=INVARIANCE,
     statement="The biases have to move along with the weights, or the layer changes",
@@ -47,6 +49,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "rope-group",
+    place=20,
     at="4.8.2",
     kind=INVARIANCE,
     statement="Under RoPE, scaled rotations of the planes leave the scores, other S do not",
@@ -58,6 +61,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "key-bias-dead",
+    place=13,
     at="4.7.1",
     kind=INVARIANCE,
     statement="The key bias of any softmax head does nothing",
@@ -84,6 +88,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "value-bias-dead",
+    place=14,
     at="4.7.2",
     kind=INVARIANCE,
     statement="The value bias of any multi-head layer can go into the output bias",

@@ -1,8 +1,8 @@
 """What a claim is, the register of all claims, and the judge that turns tables into the table claims."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from math import nan
+from math import inf, nan
 
 import pandas as pd
 
@@ -59,8 +59,8 @@ class Finding:
 class Claim:
     """One claim of the paper or question beyond it, and the written rule by which `judge` gives its verdict.
 
-    A question is judged where its `group` of cells was configured. `figure` names the figure that shows what is
-    claimed, if one does.
+    `place` is the claim's number in the ledger; those without one come after those with one. A question is judged where
+    its `group` of cells was configured. `figure` names the figure that shows what is claimed, if one does.
     """
 
     id: str
@@ -70,6 +70,7 @@ class Claim:
     printed: str | None
     rule: str
     judge: Callable[[Tables], Finding]
+    place: int | None = None
     group: str | None = None
     figure: str | None = None
 
@@ -82,89 +83,6 @@ class NotFiniteError(Exception):
     """A run that a rule needs has a value that is not finite: the claim is `not reproduced`."""
 
 
-ORDER = (
-    "qk-gauge-dimension",
-    "qk-fraction",
-    "full-rank-head",
-    "never-fully-identified",
-    "trivial-example",
-    "multi-head-fraction-qk",
-    "multi-head-fraction-all",
-    "six-heads",
-    "eight-heads",
-    "vo-gauge-dimension",
-    "gauge-invariance",
-    "bias-gauge",
-    "key-bias-dead",
-    "value-bias-dead",
-    "dead-bias-total",
-    "larger-heads",
-    "larger-heads-limit",
-    "squad-table",
-    "rope-dimension",
-    "rope-group",
-    "gqa-dimension",
-    "gqa-factor",
-    "rope-gqa-dimension",
-    "llama2-70b",
-    "equivalent-single-head",
-    "equivalent-size-12-heads",
-    "no-equivalent-at-same-width",
-    "conserved-imbalance",
-    "exact-gradient-overlap",
-    "sgd-overlap",
-    "sgd-beta",
-    "sgd-decay-beta",
-    "sgd-tau",
-    "adamw-overlap",
-    "adamw-beta",
-    "adamw-tau",
-    "no-rank-deficiency",
-    "rebalanced-loss",
-    "rebalanced-sawtooth",
-    "state-clearing-control",
-    "key-bias-gradient",
-    "query-bias-gradient",
-    "drift-learning-rate",
-    "drift-square",
-    "drift-settles",
-    "drift-early-layers",
-    "overlap-spikes",
-    "overlap-order",
-    "overlap-covers",
-    "adamw-best-loss",
-    "decay-compresses-trace",
-    "mu-stable-sgd",
-    "sawtooth-envelope",
-    "bias-gradient-optimiser",
-    "constrained-count",
-    "rotations-half",
-    "gqa-complete",
-    "rope-improves-layer",
-    "published-architectures",
-    "squad-most-benefit",
-    "overlap-by-momentum",
-    "overlap-by-division",
-    "overlap-by-sign",
-    "overlap-by-decay",
-    "overlap-by-clipping",
-    "overlap-of-muon",
-    "state-at-rebalancing",
-    "state-at-rebalancing-both",
-    "projected-loss",
-    "rebalanced-overlap",
-    "rebalancing-interval-cleared",
-    "rebalancing-interval-moved",
-    "layers-adamw-overlap",
-    "layers-sgd-overlap",
-    "layers-rebalancing",
-    "key-bias-wanders",
-    "scaling-against-rotation",
-    "beta-augmented-conserved",
-    "plain-step-identity",
-)
-"""The claims in the order in which the ledger lists them."""
-
 REGISTER: dict[str, Claim] = {}
 
 
@@ -176,23 +94,31 @@ def claim(
     statement: str,
     rule: str,
     printed: str | None = None,
+    place: int | None = None,
     group: str | None = None,
     figure: str | None = None,
 ) -> Callable[[Callable[[Tables], Finding]], Callable[[Tables], Finding]]:
     """Register a function of the tables as the rule of one claim."""
 
     def register(judge: Callable[[Tables], Finding]) -> Callable[[Tables], Finding]:
-        if id not in ORDER or id in REGISTER:
-            raise ValueError(f"claim {id}: not in ORDER, or registered twice")
-        REGISTER[id] = Claim(id, at, kind, statement, printed, rule, judge, group, figure)
+        if id in REGISTER:
+            raise ValueError(f"claim {id} is registered twice")
+        REGISTER[id] = Claim(id, at, kind, statement, printed, rule, judge, place, group, figure)
         return judge
 
     return register
 
 
-def all_claims() -> Iterator[Claim]:
-    """Every claim in the order of the ledger."""
-    return (REGISTER[id] for id in ORDER)
+def all_claims() -> list[Claim]:
+    """Every claim in the order of the ledger: the paper's, then questions beyond it.
+
+    Of each, those with a place by their places, then the others by their modules, as they stand there.
+    """
+    return sorted(REGISTER.values(), key=_order)
+
+
+def _order(claim: Claim) -> tuple[bool, float, str]:
+    return claim.kind == BEYOND, inf if claim.place is None else claim.place, claim.judge.__module__
 
 
 Findings = Sequence[tuple[Claim, Finding]]

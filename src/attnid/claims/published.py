@@ -26,6 +26,7 @@ MOST = 0.5
 
 @claim(
     "squad-table",
+    place=18,
     at="Figure 1",
     kind=TABLE,
     figure="squad_table",
@@ -65,6 +66,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "squad-most-benefit",
+    place=60,
     at="4.8.1",
     kind=TABLE,
     figure="squad_table",
@@ -96,6 +98,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "llama2-70b",
+    place=24,
     at="4.9",
     kind=TABLE,
     figure="architectures",
@@ -132,6 +135,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "published-architectures",
+    place=59,
     at="6",
     kind=TABLE,
     figure="architectures",

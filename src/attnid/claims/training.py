@@ -86,6 +86,7 @@ MEDIAN = f"Per seed: median over layers, heads and the {SETTLED}. "
 
 @claim(
     "conserved-imbalance",
+    place=28,
     at="5.1",
     kind=TRAINING,
     statement="Gradient flow leaves G_Q - G_K as it is",
@@ -102,6 +103,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "exact-gradient-overlap",
+    place=29,
     at="5.1",
     kind=TRAINING,
     statement="A step along the plain gradient has no part in the unidentified directions",
@@ -121,6 +123,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "sgd-overlap",
+    place=30,
     at="5.3",
     kind=TRAINING,
     figure="paper_figure_2",
@@ -134,6 +137,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "sgd-beta",
+    place=31,
     at="5.3",
     kind=TRAINING,
     figure="paper_figure_2",
@@ -148,6 +152,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "sgd-decay-beta",
+    place=32,
     at="5.3",
     kind=TRAINING,
     figure="paper_figure_2",
@@ -162,6 +167,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "sgd-tau",
+    place=33,
     at="5.3",
     kind=TRAINING,
     figure="paper_figure_2",
@@ -175,6 +181,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "adamw-overlap",
+    place=34,
     at="5.3",
     kind=TRAINING,
     figure="paper_figure_2",
@@ -190,6 +197,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "adamw-beta",
+    place=35,
     at="5.3",
     kind=TRAINING,
     figure="paper_figure_2",
@@ -204,6 +212,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "adamw-tau",
+    place=36,
     at="5.3",
     kind=TRAINING,
     figure="tau_layers",
@@ -231,6 +240,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "no-rank-deficiency",
+    place=37,
     at="5.3",
     kind=TRAINING,
     figure="paper_figure_2",
@@ -262,6 +272,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "mu-stable-sgd",
+    place=52,
     at="5.3",
     kind=TRAINING,
     figure="paper_figure_2",
@@ -280,6 +291,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "overlap-order",
+    place=48,
     at="5.3",
     kind=TRAINING,
     figure="paper_figure_2",
@@ -297,6 +309,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "overlap-covers",
+    place=49,
     at="5.3",
     kind=TRAINING,
     figure="paper_figure_2",
@@ -314,6 +327,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "adamw-best-loss",
+    place=50,
     at="Figure 2",
     kind=TRAINING,
     figure="paper_figure_2",
@@ -334,6 +348,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "decay-compresses-trace",
+    place=51,
     at="Figure 2",
     kind=TRAINING,
     figure="paper_figure_2",
@@ -353,6 +368,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "rebalanced-loss",
+    place=38,
     at="5.3",
     kind=TRAINING,
     figure="paper_figure_2",
@@ -369,6 +385,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "rebalanced-sawtooth",
+    place=39,
     at="5.3",
     kind=TRAINING,
     figure="paper_figure_2",
@@ -386,6 +403,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "state-clearing-control",
+    place=40,
     at="5.3",
     kind=TRAINING,
     statement="Clearing the optimiser's state without touching the weights behaves like plain AdamW",
@@ -410,6 +428,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "sawtooth-envelope",
+    place=53,
     at="5.3",
     kind=TRAINING,
     figure="paper_figure_2",
@@ -436,6 +455,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "key-bias-gradient",
+    place=41,
     at="Figure 3",
     kind=TRAINING,
     figure="paper_figure_3",
@@ -460,6 +480,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "query-bias-gradient",
+    place=42,
     at="Figure 3",
     kind=TRAINING,
     figure="paper_figure_3",
@@ -483,6 +504,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "bias-gradient-optimiser",
+    place=54,
     at="Figure 3",
     kind=TRAINING,
     figure="paper_figure_3",
@@ -510,6 +532,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "drift-learning-rate",
+    place=43,
     at="5.3, Figure 4",
     kind=TRAINING,
     figure="paper_figure_4",
@@ -528,6 +551,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "drift-square",
+    place=44,
     at="5.2.1",
     kind=TRAINING,
     figure="paper_figure_4",
@@ -555,6 +579,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "drift-settles",
+    place=45,
     at="5.3",
     kind=TRAINING,
     figure="paper_figure_4",
@@ -577,6 +602,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "drift-early-layers",
+    place=46,
     at="5.3",
     kind=TRAINING,
     figure="paper_figure_4",
@@ -591,6 +617,7 @@ def _(tables: Tables) -> Finding:
 
 @claim(
     "overlap-spikes",
+    place=47,
     at="5.3",
     kind=TRAINING,
     figure="spikes",
