@@ -6,7 +6,12 @@ rule judge_claims:
     output:
         parquet="results/claims.parquet",
         evidence="results/evidence.parquet",
-        markdown="results/claims.md",
+        markdown=report(
+            "results/claims.md",
+            caption="../report/ledger.rst",
+            category="Claims",
+            labels={"file": "verdicts"},
+        ),
         latex="results/claims.tex",
     log:
         "results/logs/claims.log",

@@ -74,6 +74,22 @@ def figure_tables(wildcards):
     return {name: TABLES[name] for name in names}
 
 
+def figure_caption(wildcards):
+    """What a figure shows, for Snakemake's report."""
+    return figure_modules.load(wildcards.figure).CAPTION
+
+
+def figure_labels(wildcards):
+    """Columns of a figure in the lists of Snakemake's report."""
+    return {"figure": figure_modules.load(wildcards.figure).TITLE}
+
+
+def figure_subcategory(wildcards):
+    """Part of Snakemake's report that lists a figure."""
+    beyond = wildcards.figure in figure_modules.STUDIES
+    return "Beyond the paper" if beyond else "The paper"
+
+
 def made_here(files):
     """Outputs that a target asks for; none where tables made elsewhere stand for them."""
     return [] if CONFIG.tables else files

@@ -6,7 +6,13 @@ rule draw_figure:
         ),
     output:
         pdf="results/figures/{figure}.pdf",
-        png="results/figures/{figure}.png",
+        png=report(
+            "results/figures/{figure}.png",
+            caption="../report/figure.rst",
+            category="Figures",
+            subcategory=figure_subcategory,
+            labels=figure_labels,
+        ),
     log:
         "results/logs/figures/{figure}.log",
     conda:
@@ -14,5 +20,7 @@ rule draw_figure:
     resources:
         mem_mb=growing(1000),
         runtime=growing(10),
+    params:
+        caption=figure_caption,
     script:
         "../scripts/draw_figure.py"

@@ -11,7 +11,12 @@ rule report_page:
         ),
         templates=[os.path.relpath(path) for path in sorted(pages.TEMPLATES.iterdir())],
     output:
-        "results/report.html",
+        report(
+            "results/report.html",
+            caption="../report/page.rst",
+            category="Page",
+            labels={"file": "page to read"},
+        ),
     log:
         "results/logs/report.log",
     conda:
