@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from html import unescape
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +55,7 @@ def held(place: Path, name: str) -> Any:
 def test_the_report_lists_the_page_the_verdicts_and_every_figure(place: Path) -> None:
     drawn = [str(paths.figure(name, "png")) for name in NAMES]
     listed = held(place, "categories")
-    assert {category: sum(parts.values(), []) for category, parts in listed.items()} == {
+    assert {category: list(chain(*parts.values())) for category, parts in listed.items()} == {
         "Page": ["results/report.html"],
         "Claims": ["results/claims.md"],
         "Figures": drawn,

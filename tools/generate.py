@@ -30,6 +30,7 @@ RESULTS = """<!-- Written by tools/generate.py from attnid.tables. -->
 | `claims.parquet`, `claims.md`, `claims.tex` | one verdict a claim: as a table, as Markdown, as LaTeX macros |
 | `evidence.parquet` | the numbers behind every verdict |
 | `figures/*.pdf`, `figures/*.png` | the figures |
+| `snakemake-report.html` | Snakemake's own report: rules, times of jobs, figures; where asked for |
 | `analysis/*.parquet` | counts, ranks and invariances of layers |
 | `training/<cell>/seeds-<first>-<last>/` | one training job: its tables, and what made them in `run.json` |
 | `metrics/*.parquet` | all cells as one dataset, and its summary over seeds |
