@@ -12,9 +12,9 @@ import yaml
 
 from attnid import claims, figures, tables
 from attnid.claims import CORRECTED, NOT_REPRODUCED, NOT_RUN, QUALIFIED, REGISTER, REPRODUCED
-from attnid.claims.ledger import BEYOND, COUNT, finding
+from attnid.claims.ledger import BEYOND, COUNT, ORDER, finding
 from attnid.claims.ledger import claim as registered
-from attnid.claims.render import escape, macro_name
+from attnid.claims.render import MACROS, macro_name
 from attnid.claims.rules import Part, combine
 from attnid.statistics import Estimate, t_interval
 
@@ -308,25 +308,48 @@ def test_markdown_has_one_table_row_and_one_section_a_claim(ledger):
         assert claim.rule in text
 
 
-def test_latex_macros_are_valid_and_distinct(ledger):
-    lines = claims.to_latex(ledger.reset_index()).splitlines()[1:]
-    matches = [re.fullmatch(r"\\newcommand\{\\(attnid[A-Za-z]+)\}\{(.*)\}", line) for line in lines]
+def latex_macros(frame):
+    lines = claims.to_latex(frame).splitlines()[1:]
+    matches = [re.fullmatch(r"\\newcommand\{\\attnid([A-Za-z]+)\}\{(.*)\}", line) for line in lines]
     assert all(matches)
-    assert len({match[1] for match in matches}) == len(lines) == 7 * len(PAPER)
-    for match in matches:
-        body = match[2].replace(r"\{", "").replace(r"\}", "")
+    assert len({match[1] for match in matches}) == len(matches)
+    return {match[1]: match[2] for match in matches}
+
+
+def test_latex_macros_are_valid_and_distinct(ledger):
+    macros = latex_macros(ledger.reset_index())
+    assert len([name for name in macros if name.startswith("QkFraction")]) == len(MACROS)
+    for text in macros.values():
+        body = text.replace(r"\{", "").replace(r"\}", "")
         assert body.count("{") == body.count("}")
         assert not re.search(r"(?<!\\)[%&#_$]", body)
-    values = {match[1]: match[2] for match in matches}
-    assert values["attnidQkGaugeDimension"] == r"\ensuremath{1}"
-    assert values["attnidSixHeadsVerdict"] == "corrected"
-    assert values["attnidSixHeadsPrinted"] == r"11/12, about 83\%"
-    assert values["attnidSixHeadsLow"] == "--"
+    assert macros["QkGaugeDimension"] == macros["QkGaugeDimensionMeasured"] == r"\ensuremath{1}"
+    assert macros["SixHeadsVerdict"] == "corrected"
+    assert macros["SixHeadsPrinted"] == r"11/12, about 83\%"
+    assert macros["SixHeadsLow"] == macros["SixHeadsInterval"] == "--"
+    assert macros["SgdBeta"] in macros["SgdBetaMeasured"]
+    assert macros["SgdBetaMeasured"].endswith(macros["SgdBetaInterval"])
 
 
-def test_macro_names_and_escapes():
+def test_latex_macros_are_the_same_whatever_was_run_and_say_what_was_not(ledger):
+    none = latex_macros(claims.judge({}))
+    assert none.keys() == latex_macros(ledger.reset_index()).keys()
+    assert none["AdamwOverlap"] == none["AdamwOverlapInterval"] == r"\mbox{not run}"
+    assert none["OverlapByMomentumVerdict"] == r"\mbox{not run}"
+    assert none["TrainingScale"] == "not run"
+    assert none["SixHeadsPrinted"] == r"11/12, about 83\%"
+
+
+def test_latex_totals_add_up(ledger):
+    macros = latex_macros(ledger.reset_index())
+    verdicts = ("Reproduced", "Corrected", "Qualified", "NotReproduced", "NotRun")
+    assert int(macros["Claims"]) == len(PAPER) == sum(int(macros[f"Claims{verdict}"]) for verdict in verdicts)
+    assert int(macros["ClaimsCorrected"]) == (ledger["verdict"] == "corrected").sum()
+    assert macros["Questions"] == "0"
+
+
+def test_macro_names():
     assert macro_name("llama2-70b") == r"\attnidLlamaTwoSevenZeroB"
-    assert escape("50 % of D^2 & {x}_1") == r"50 \% of D\textasciicircum{}2 \& \{x\}\_1"
 
 
 def test_missing_numbers_stay_missing(ledger):

@@ -17,6 +17,7 @@ NOT_RUN = "not run"
 SUPPORTED, OPEN, NOT_SUPPORTED = "supported", "open", "not supported"
 ANSWERS = {REPRODUCED: SUPPORTED, QUALIFIED: OPEN, NOT_REPRODUCED: NOT_SUPPORTED, NOT_RUN: NOT_RUN}
 """Verdicts on questions that the paper leaves open, by the verdict that the same finding gives on a claim."""
+PAPER_VERDICTS = (REPRODUCED, CORRECTED, QUALIFIED, NOT_REPRODUCED, NOT_RUN)
 VERDICTS = (REPRODUCED, CORRECTED, QUALIFIED, NOT_REPRODUCED, SUPPORTED, OPEN, NOT_SUPPORTED, NOT_RUN)
 
 COUNT, INVARIANCE, TRAINING, TABLE, BEYOND = "count", "invariance", "training", "table", "beyond"

@@ -1,20 +1,27 @@
 """The table claims for readers: as Markdown, and as LaTeX macros."""
 
 import re
+from collections.abc import Mapping
 from math import isfinite
 
 import pandas as pd
 
-from attnid.claims.ledger import BEYOND, REGISTER, TRAINING, VERDICTS
+from attnid import latex
+from attnid.claims.ledger import ANSWERS, BEYOND, NOT_RUN, PAPER_VERDICTS, REGISTER, TRAINING, VERDICTS, all_claims
 
 DIGITS = ("Zero", "One", "Two", "Three", "Four", "Five", "Six", "Seven", "Eight", "Nine")
-LATEX = {
-    "\\": r"\textbackslash{}",
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    **{character: f"\\{character}" for character in "{}$&#%_"},
+MACROS = {
+    "": "value",
+    "Interval": "interval in brackets",
+    "Measured": "value, and its interval where it has one",
+    "Low": "lower end of the interval",
+    "High": "upper end",
+    "Seeds": "runs behind the value",
+    "Scale": "scale at which the verdict was reached",
+    "Printed": "what the paper prints",
+    "Verdict": "verdict",
 }
-
+"""A claim's macros by the suffix of their names, and what each holds."""
 
 READING = (
     "Each claim's rule says what its measured number is: a count, a share, a ratio to the printed formula (1: the "
@@ -27,10 +34,16 @@ PAPER = "6 layers, width 384, 6 heads, context 256, batch 64, 5000 steps, tiny-s
 
 def training_scale(frame: pd.DataFrame) -> str:
     """At which scale most training verdicts were reached, beside the paper's, in a sentence."""
-    scales = frame.loc[(frame["kind"] == TRAINING) & (frame["scale"] != ""), "scale"]
-    if scales.empty:
+    scale = _usual_scale(frame)
+    if not scale:
         return "No training verdict was reached."
-    return f"Most training verdicts were reached at: {scales.mode()[0]}. The paper's own scale: {PAPER}."
+    return f"Most training verdicts were reached at: {scale}. The paper's own scale: {PAPER}."
+
+
+def _usual_scale(frame: pd.DataFrame) -> str:
+    """The scale of most training verdicts; empty where none was reached."""
+    scales = frame.loc[(frame["kind"] == TRAINING) & (frame["scale"] != ""), "scale"]
+    return "" if scales.empty else str(scales.mode()[0])
 
 
 def to_markdown(frame: pd.DataFrame) -> str:
@@ -75,36 +88,57 @@ def verdict_table(frame: pd.DataFrame) -> str:
 
 
 def to_latex(frame: pd.DataFrame) -> str:
-    """One macro for each claim's value, its interval, seeds, scale, printed value and verdict.
+    r"""LaTeX macros: of every claim and question that there is, of the totals of each verdict, and of the scale.
 
-    The names derive from the id: `qk-fraction` gives \\attnidQkFraction, \\attnidQkFractionLow, ...High, ...Seeds,
-    ...Scale, ...Printed and ...Verdict; digits are spelled out. A missing value is a dash.
+    The names derive from the id: `qk-fraction` gives \attnidQkFraction, its value, and with the keys of MACROS as
+    suffixes \attnidQkFractionInterval and so on. A missing value is a dash; what was not run says so.
     """
-    lines = ["% Values and verdicts of the claims of arXiv 2609.01231. \\input this file in the preamble."]
-    for row in _rows(frame):
-        name = macro_name(str(row["id"]))
-        bodies = {
-            "": _latex_number(row["measured"]),
-            "Low": _latex_number(row["low"]),
-            "High": _latex_number(row["high"]),
-            "Seeds": str(row["seeds"]),
-            "Scale": escape(str(row["scale"] or "--")),
-            "Printed": escape(str(row["printed"])) if _given(row["printed"]) else "--",
-            "Verdict": escape(str(row["verdict"])),
-        }
-        lines += [f"\\newcommand{{{name}{suffix}}}{{{body}}}" for suffix, body in bodies.items()]
-    return "\n".join(lines) + "\n"
+    rows = {str(row["id"]): row for row in _rows(frame)}
+    scales = {"paper-scale": PAPER, "training-scale": _usual_scale(frame) or NOT_RUN}
+    macros = {macro_name(name): latex.escape(scale) for name, scale in scales.items()} | _totals(frame)
+    for claim in all_claims():
+        row = rows.get(claim.id, {"printed": claim.printed, "verdict": NOT_RUN})
+        macros |= {macro_name(claim.id) + suffix: body for suffix, body in _bodies(row).items()}
+    lines = [f"\\newcommand{{{name}}}{{{body}}}" for name, body in macros.items()]
+    return (
+        "\n".join(["% Verdicts on the claims of arXiv 2609.01231. \\input this file in the preamble.", *lines]) + "\n"
+    )
+
+
+def _bodies(row: Mapping[str, object]) -> dict[str, str]:
+    """A claim's macros by suffix."""
+    printed = latex.escape(str(row["printed"])) if _given(row["printed"]) else latex.MISSING
+    if row["verdict"] == NOT_RUN:
+        return dict.fromkeys(MACROS, rf"\mbox{{{NOT_RUN}}}") | {"Printed": printed}
+    value, interval = latex.number(row["measured"]), latex.interval(row["low"], row["high"])
+    return {
+        "": value,
+        "Interval": interval,
+        "Measured": f"{value} {interval}" if interval != latex.MISSING else value,
+        "Low": latex.number(row["low"]),
+        "High": latex.number(row["high"]),
+        "Seeds": str(row["seeds"]),
+        "Scale": latex.escape(str(row["scale"] or latex.MISSING)),
+        "Printed": printed,
+        "Verdict": latex.escape(str(row["verdict"])),
+    }
+
+
+def _totals(frame: pd.DataFrame) -> dict[str, str]:
+    """Macros of how many claims, and how many questions beyond them, there are and have each verdict."""
+    questions = frame["kind"] == BEYOND
+    parts = {"claims": (frame[~questions], PAPER_VERDICTS), "questions": (frame[questions], ANSWERS.values())}
+    totals = {}
+    for name, (rows, verdicts) in parts.items():
+        totals[macro_name(name)] = str(len(rows))
+        totals |= {macro_name(f"{name} {verdict}"): str((rows["verdict"] == verdict).sum()) for verdict in verdicts}
+    return totals
 
 
 def macro_name(id: str) -> str:
     """The macro of a claim: letters only, each word of the id capitalised, digits spelled out."""
     spelled = re.sub(r"\d", lambda digit: f"-{DIGITS[int(digit.group())]}-", id)
-    return "\\attnid" + "".join(word.capitalize() for word in spelled.split("-") if word)
-
-
-def escape(text: str) -> str:
-    """Text with LaTeX's special characters escaped."""
-    return "".join(LATEX.get(character, character) for character in text)
+    return "\\attnid" + "".join(word.capitalize() for word in re.split("[- ]", spelled))
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, object]]:
@@ -122,14 +156,6 @@ def _interval(row: dict[str, object]) -> str:
     if not isfinite(measured):
         return ""
     return f"{measured:.4g}" + (f" ({low:.3g} to {high:.3g})" if isfinite(low) and isfinite(high) else "")
-
-
-def _latex_number(value: object) -> str:
-    number = _float(value)
-    if not isfinite(number):
-        return "--"
-    mantissa, _, exponent = f"{number:.4g}".partition("e")
-    return rf"\ensuremath{{{mantissa} \times 10^{{{int(exponent)}}}}}" if exponent else rf"\ensuremath{{{mantissa}}}"
 
 
 def _float(value: object) -> float:
