@@ -19,6 +19,7 @@ include: "workflow/rules/metrics.smk"
 include: "workflow/rules/figures.smk"
 include: "workflow/rules/claims.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/article.smk"
 
 
 localrules:
@@ -31,6 +32,7 @@ localrules:
     figures,
     claims,
     report,
+    article,
 
 
 rule all:
@@ -38,6 +40,7 @@ rule all:
     input:
         rules.report_page.output,
         rules.judge_claims.output,
+        rules.write_latex_tables.output,
         FIGURES,
 
 
@@ -74,6 +77,11 @@ rule claims:
 rule report:
     input:
         rules.report_page.output,
+
+
+rule article:
+    input:
+        rules.typeset_article.output,
 
 
 onsuccess:

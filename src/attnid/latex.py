@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from math import isfinite
+from numbers import Real
 
 SPECIAL = {
     "\\": r"\textbackslash{}",
@@ -61,4 +62,4 @@ def _digits(value: object) -> str:
 
 
 def _is_finite(value: object) -> bool:
-    return isinstance(value, int | float) and isfinite(value)
+    return isinstance(value, Real) and isfinite(value)

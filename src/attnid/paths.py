@@ -53,3 +53,8 @@ def made_with(name: str) -> Path:
 def figure(name: str, suffix: str) -> Path:
     """A figure, `suffix` pdf or png."""
     return RESULTS / "figures" / f"{name}.{suffix}"
+
+
+def latex_table(name: str) -> Path:
+    """A table of an article, in LaTeX."""
+    return RESULTS / "tables" / f"{name}.tex"

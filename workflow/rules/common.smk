@@ -8,6 +8,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "src"))
 os.environ.update(PYTHONPATH=sys.path[0])
 
 from attnid import config_files, corpus, dataset, pages, paths, plan, sources, tables
+from attnid import typesetting
 from attnid import config as configuration
 from attnid import figures as figure_modules
 from attnid.errors import UserError
