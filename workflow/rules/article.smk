@@ -17,7 +17,9 @@ def article_figures(wildcards):
     except UserError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    return [paths.figure(name, "pdf") for name in typesetting.figures(ARTICLE.read_text())]
+    return [
+        paths.figure(name, "pdf") for name in typesetting.figures(ARTICLE.read_text())
+    ]
 
 
 rule write_latex_tables:
