@@ -33,6 +33,7 @@ RESULTS = """<!-- Written by tools/generate.py from attnid.tables. -->
 | `snakemake-report.html` | Snakemake's own report: rules, times of jobs, figures; where asked for |
 | `analysis/*.parquet` | counts, ranks and invariances of layers |
 | `training/<cell>/seeds-<first>-<last>/` | one training job: its tables, and what made them in `run.json` |
+| `running/` | the tables so far of the training jobs that run, for `attnid watch`; and of those that failed |
 | `metrics/*.parquet` | all cells as one dataset, and its summary over seeds |
 | `checkpoints/` | the last two of every training job, to go on from; of no use without more steps to train |
 | `tensorboard/` | logs for TensorBoard, where asked for |

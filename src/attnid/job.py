@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,3 +44,22 @@ def job(log_file: str) -> Iterator[logging.Logger]:
         for handler in handlers:
             logger.removeHandler(handler)
             handler.close()
+
+
+@contextlib.contextmanager
+def signals() -> Iterator[list[int]]:
+    """The signals to stop that arrive meanwhile; a second one has its usual effect."""
+    received: list[int] = []
+    usual = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+
+    def take(number: int, frame: object) -> None:
+        received.append(number)
+        signal.signal(number, usual[signal.Signals(number)])
+
+    for number in usual:
+        signal.signal(number, take)
+    try:
+        yield received
+    finally:
+        for number, handler in usual.items():
+            signal.signal(number, handler)

@@ -30,6 +30,16 @@ def block(cell: str, first: int, last: int) -> Path:
     return RESULTS / "training" / cell / f"seeds-{first}-{last}"
 
 
+def running(cell: str, first: int, last: int) -> Path:
+    """Directory of what the training job of seeds first to last of a cell leaves while it runs, see `attnid.live`."""
+    return RESULTS / "running" / f"{cell}_seeds-{first}-{last}"
+
+
+def log(cell: str, first: int, last: int) -> Path:
+    """The log of the training job of seeds first to last of a cell."""
+    return RESULTS / "logs" / "training" / f"{cell}_seeds-{first}-{last}.log"
+
+
 def checkpoints(lineage: str, first: int, last: int) -> Path:
     """Directory of the checkpoints of seeds first to last of all cells that differ in their number of steps alone."""
     return RESULTS / "checkpoints" / lineage / f"seeds-{first}-{last}"

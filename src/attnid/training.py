@@ -36,12 +36,16 @@ class StoppedError(Exception):
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a training job is: the step just measured, all steps, the step it began after, the step's rows by table."""
+    """Where a training job is: the step just measured, all steps, the step it began after, the step's rows by table.
+
+    `so_far` makes the frames of `TRAINING` of all steps until now.
+    """
 
     step: int
     steps: int
     begun: int
     rows: Mapping[str, pd.DataFrame]
+    so_far: Callable[[], dict[str, pd.DataFrame]]
 
     @property
     def loss(self) -> float:
@@ -112,6 +116,7 @@ def train(
         The frames of `TRAINING`. A run that diverges goes on; its rows hold the values that are not finite.
     """
     trainer = Trainer(cell, corpus, seeds, device)
+    tables = partial(trainer.records.tables, cell)
     done = 0
     if checkpoints is not None and (last := checkpoints.newest()):
         trainer.load(last)
@@ -125,8 +130,8 @@ def train(
         if stopping:
             raise StoppedError(step, written)
         if trainer.measures(step):
-            report(Progress(step, cell.steps, done, trainer.records.of_step(step)))
-    return trainer.records.tables(cell)
+            report(Progress(step, cell.steps, done, trainer.records.of_step(step), tables))
+    return tables()
 
 
 class _Batches:

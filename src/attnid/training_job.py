@@ -1,13 +1,11 @@
 """One training job: a cell's block of seeds trained with checkpoints and a log, and what it was made with."""
 
-import contextlib
 import logging
 import math
 import resource
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +15,8 @@ import torch
 from attnid import corpus, paths, provenance
 from attnid.cell import Cell
 from attnid.checkpoint import Checkpoints
+from attnid.job import signals
+from attnid.live import Live, Pace
 from attnid.run_record import RunRecord
 from attnid.tensorboard import TensorBoard
 from attnid.training import Progress, StoppedError, train
@@ -34,6 +34,7 @@ def run(
     log: logging.Logger,
     tensorboard: bool = False,
     checkpoint_every: float = 60.0,
+    live: Live | None = None,
 ) -> tuple[dict[str, pd.DataFrame], RunRecord]:
     """Train seeds first to last of a cell, from the job's newest checkpoint where there is one.
 
@@ -42,6 +43,7 @@ def run(
         code: a hash of the code that trains; a checkpoint of other code is not used.
         tensorboard: whether the run is written for TensorBoard as well.
         checkpoint_every: seconds between checkpoints.
+        live: what leaves the tables so far for those who watch.
 
     SIGTERM and SIGINT leave a checkpoint after the step at hand and end the process with 128 + the signal's number.
 
@@ -61,6 +63,8 @@ def run(
     checkpoints = Checkpoints(directory, belongs, cell.steps, checkpoint_every, log.warning)
     reporter = _Reporter(log, f"{cell.id} seeds {first} to {last} on {device}")
     listeners: list[Callable[[Progress], None]] = [reporter]
+    if live is not None:
+        listeners.append(live)
     if tensorboard:
         listeners.append(TensorBoard(paths.tensorboard(cell.id)))
 
@@ -69,7 +73,7 @@ def run(
             listener(progress)
 
     loaded, seeds = corpus.load(text, cell.context), range(first, last + 1)
-    with _signals() as received:
+    with signals() as received:
         try:
             frames = train(cell, loaded, seeds, device, report, checkpoints, lambda: bool(received))
         except StoppedError as stopped:
@@ -95,37 +99,17 @@ def run(
     return frames, record
 
 
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """The signals to stop that arrive meanwhile; a second one has its usual effect."""
-    received: list[int] = []
-    usual = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-
-    def take(number: int, frame: object) -> None:
-        received.append(number)
-        signal.signal(number, usual[signal.Signals(number)])
-
-    for number in usual:
-        signal.signal(number, take)
-    try:
-        yield received
-    finally:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
-
-
 class _Reporter:
     """Logs where a job is, now and then and at its end."""
 
     def __init__(self, log: logging.Logger, name: str) -> None:
         self.log, self.name = log, name
-        self.begin: tuple[float, int] | None = None
+        self.pace = Pace()
         self.last = 0.0
         self.astray = False
 
     def __call__(self, progress: Progress) -> None:
-        now = time.monotonic()
-        self.begin = self.begin or (now, progress.step)
+        now, left = time.monotonic(), self.pace.seconds_left(progress)
         if not self.astray and not math.isfinite(progress.loss):
             self.astray = True
             self.log.warning(
@@ -135,9 +119,7 @@ class _Reporter:
         if progress.step < progress.steps and now - self.last < REPORT_EVERY:
             return
         self.last = now
-        begin, first = self.begin
-        left = (now - begin) / max(1, progress.step - first) * (progress.steps - progress.step)
         self.log.info(
             f"{self.name}: step {progress.step} of {progress.steps}, loss {progress.loss:.3f}"
-            + (f", {left:.0f} s left" if progress.step > first else "")
+            + (f", {left:.0f} s left" if left is not None else "")
         )
