@@ -8,7 +8,8 @@ from scipy import linalg, stats
 from attnid.attention import attention, random_parameters
 from attnid.gram import eigenvalues
 from attnid.layer import LayerSpec
-from attnid.measures import Gauge, Pair, augment, drift, imbalance_rate, random_step_nulls
+from attnid.measures import Gauge, Pair, augment, drift, imbalance_rate
+from attnid.null import random_step_nulls
 from attnid.symmetry import balance_pair
 
 

@@ -11,10 +11,10 @@ from torch import nn
 
 from attnid import schema
 from attnid.errors import UserError
-from attnid.measures import random_step_nulls
 from attnid.models.meter import OverlapMeter
 from attnid.models.modules import find_attention
 from attnid.models.tables import OVERLAPS
+from attnid.null import random_step_nulls
 
 
 def nudge(model: nn.Module, size: float = 1e-3, seed: int = 0) -> None:

@@ -76,7 +76,7 @@ def running(directory: Path) -> Iterator[Live]:
     What a job leaves that fails or is killed stays, without the lock, until the job starts again.
     """
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    directory.mkdir(parents=True, exist_ok=True)
     with (directory / LOCK).open("w") as lock:
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX)

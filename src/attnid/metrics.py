@@ -7,7 +7,7 @@ import pandas as pd
 
 from attnid import statistics, tables
 from attnid.cell import Cell
-from attnid.measures import random_step_nulls
+from attnid.null import random_step_nulls
 
 
 def collect(groups: Mapping[str, Sequence[Cell]], blocks: Mapping[str, Sequence[Path]]) -> dict[str, pd.DataFrame]:

@@ -111,7 +111,7 @@ def product_speed(size: int = 1024, repeats: int = 5) -> float:
 
 def sentences(expected: Plan, cores: Sequence[int]) -> list[str]:
     """A plan in words."""
-    spans = ", ".join(f"{_span(expected.seconds / n)} with {n} at a time" for n in cores)
+    spans = ", ".join(f"{span(expected.seconds / n)} with {n} at a time" for n in cores)
     return [
         f"{_counted(expected.training_jobs, 'training job')}, {_counted(expected.runs, 'run')} in all, from nothing",
         f"training: about {spans}, on this machine",
@@ -124,7 +124,7 @@ def _counted(number: int, thing: str) -> str:
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """A time in the largest unit that leaves at least two of it."""
     for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if seconds >= 2 * size:

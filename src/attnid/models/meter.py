@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from attnid import schema
 from attnid.errors import UserError
 from attnid.head_measures import StepMeasures, states, weight_measures
-from attnid.measures import random_step_nulls
 from attnid.models.layer import AttentionLayer
 from attnid.models.modules import as_layers
 from attnid.models.tables import OVERLAPS
+from attnid.null import random_step_nulls
 
 Arrays = dict[str, Tensor]
 OF_QUERIES_AND_KEYS = [
