@@ -12,7 +12,7 @@ import yaml
 
 from attnid import claims, figures, tables
 from attnid.claims import CORRECTED, NOT_REPRODUCED, NOT_RUN, QUALIFIED, REGISTER, REPRODUCED
-from attnid.claims.ledger import BEYOND, COUNT, ORDER, finding
+from attnid.claims.ledger import BEYOND, COUNT, finding
 from attnid.claims.ledger import claim as registered
 from attnid.claims.render import MACROS, macro_name
 from attnid.claims.rules import Part, combine

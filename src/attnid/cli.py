@@ -128,6 +128,14 @@ def _parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=text)
         command.add_argument("files", nargs="+", type=Path, help="config.yaml and the overlays on it, in order")
         command.set_defaults(run=run)
+
+    watching = commands.add_parser("watch", help="show a run while it trains: jobs, losses, rho, time left")
+    watching.add_argument(
+        "files", nargs="*", type=Path, help="config.yaml and the overlays on it, in order; without any, config.yaml"
+    )
+    watching.add_argument("--results", type=Path, default=Path("results"), help="directory of the run's results")
+    watching.add_argument("--once", action="store_true", help="show the run as it is, and end")
+    watching.set_defaults(run=_watch)
     return parser
 
 
@@ -354,3 +362,12 @@ def _plan(arguments: argparse.Namespace) -> list[str]:
     expected = plan.plan(settings, plan.product_speed())
     cores = os.cpu_count() or 1
     return plan.sentences(expected, sorted({1, cores}))
+
+
+def _watch(arguments: argparse.Namespace) -> list[str]:
+    from attnid import config, config_files, paths, screen, watch
+
+    settings = config.parse(config_files.load(arguments.files or [Path("config.yaml")]))
+    if arguments.results != paths.RESULTS and not arguments.results.is_dir():
+        raise UserError(f"watch: {arguments.results} is no directory; expected the results of a run")
+    return screen.watch(watch.Watcher(settings, arguments.results), arguments.once)

@@ -102,6 +102,11 @@ def is_held(directory: Path) -> bool:
     return False
 
 
+def was_left(directory: Path) -> bool:
+    """Whether a job without its lock left this directory, as one does that failed or was killed."""
+    return (directory / LOCK).exists()
+
+
 def place(directory: Path) -> Place | None:
     """Where a job is; None before its first measured step."""
     try:

@@ -25,6 +25,11 @@ def analysis(name: str) -> Path:
     return RESULTS / "analysis" / f"{name}.parquet"
 
 
+def below(results: str | Path, path: Path) -> Path:
+    """Where a file of a run lies in another results directory."""
+    return Path(results) / path.relative_to(RESULTS)
+
+
 def block(cell: str, first: int, last: int) -> Path:
     """Directory of one training job: seeds first to last of a cell."""
     return RESULTS / "training" / cell / f"seeds-{first}-{last}"

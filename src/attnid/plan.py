@@ -113,14 +113,15 @@ def sentences(expected: Plan, cores: Sequence[int]) -> list[str]:
     """A plan in words."""
     spans = ", ".join(f"{span(expected.seconds / n)} with {n} at a time" for n in cores)
     return [
-        f"{_counted(expected.training_jobs, 'training job')}, {_counted(expected.runs, 'run')} in all, from nothing",
+        f"{counted(expected.training_jobs, 'training job')}, {counted(expected.runs, 'run')} in all, from nothing",
         f"training: about {spans}, on this machine",
         f"memory: about {expected.job_mb / 1000:.1f} GB a training job",
         f"disk: about {expected.disk_mb:.0f} MB",
     ]
 
 
-def _counted(number: int, thing: str) -> str:
+def counted(number: int, thing: str) -> str:
+    """A number of things, in words."""
     return f"{number} {thing}{'' if number == 1 else 's'}"
 
 

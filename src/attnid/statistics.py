@@ -4,7 +4,7 @@ Layers, heads and steps of one run are reduced to one number a seed first (`per_
 those numbers. A value that is not finite is never dropped: what it enters is not finite either.
 """
 
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from math import isfinite, nan
 
@@ -172,8 +172,13 @@ def reduce_groups(
     return reduced
 
 
-def summarise(steps: pd.DataFrame, evaluations: pd.DataFrame, heads: pd.DataFrame) -> pd.DataFrame:
-    """The table summary: every measure of the tables steps, evaluations and heads (phase `step`).
+def summarise(
+    steps: pd.DataFrame,
+    evaluations: pd.DataFrame,
+    heads: pd.DataFrame,
+    head_measures: Iterable[str] = HEAD_MEASURES,
+) -> pd.DataFrame:
+    """The table summary: every measure of the tables steps and evaluations, and those named of heads (phase `step`).
 
     Reduced over layers and heads, then over seeds.
 
@@ -183,7 +188,7 @@ def summarise(steps: pd.DataFrame, evaluations: pd.DataFrame, heads: pd.DataFram
     head_rows = heads[heads["phase"] == PHASE_STEP]
     parts = [_summarise_measure(steps, column, name) for column, name in STEP_MEASURES.items()]
     parts += [_summarise_measure(evaluations, "val_loss", "val_loss")]
-    parts += [_summarise_measure(defined(head_rows, column), column, column) for column in HEAD_MEASURES]
+    parts += [_summarise_measure(defined(head_rows, column), column, column) for column in head_measures]
     return pd.concat(parts, ignore_index=True)[SUMMARY.names]
 
 

@@ -7,11 +7,22 @@ from pathlib import Path
 sys.path.insert(0, str(Path(workflow.basedir) / "src"))
 os.environ.update(PYTHONPATH=sys.path[0])
 
-from attnid import config_files, corpus, dataset, pages, paths, plan, sources, tables
-from attnid import typesetting
+from attnid import (
+    config_files,
+    corpus,
+    dataset,
+    jobs,
+    pages,
+    paths,
+    plan,
+    sources,
+    tables,
+    typesetting,
+)
 from attnid import config as configuration
 from attnid import figures as figure_modules
 from attnid.errors import UserError
+from attnid.jobs import is_done, last_words
 
 STARTED = time.time()
 ENVIRONMENT = Path(workflow.basedir) / "environment.yml"
@@ -23,7 +34,7 @@ METRICS = [table.name for table in tables.METRICS]
 
 def place(path):
     """Where a table is read from: the results of this run, or tables made elsewhere."""
-    return Path(CONFIG.tables or paths.RESULTS) / path.relative_to(paths.RESULTS)
+    return paths.below(CONFIG.tables or paths.RESULTS, path)
 
 
 def any_records():
@@ -114,12 +125,6 @@ def configuration_options():
     ]
 
 
-def last_words(log):
-    """Last line of a log; empty without one."""
-    lines = log.read_text(errors="replace").split("\n") if log.is_file() else []
-    return next((line.strip() for line in reversed(lines) if line.strip()), "")
-
-
 def growing(amount):
     """A resource that grows with the attempt, where a job that ran out of it is tried again."""
     return lambda wildcards, attempt: attempt * amount
@@ -130,25 +135,9 @@ def members(wildcards):
     return int(wildcards.last) - int(wildcards.first) + 1
 
 
-def blocks(cell):
-    """Blocks of seeds (first, last) of a cell, one job each."""
-    trained = (
-        tuple(int(number) for number in path.parent.name.split("-")[1:])
-        for path in paths.block(cell, "*", "*").parent.glob("seeds-*-*/heads.parquet")
-    )
-    training = CONFIG.training
-    return configuration.seed_blocks(
-        training.all_seeds, training.seeds_per_job, trained
-    )
-
-
-def is_done(block):
-    """Whether a training job has left what it makes."""
-    files = [f"{table.name}.parquet" for table in tables.TRAINING] + ["run.json"]
-    return all((block / name).exists() for name in files)
-
-
-ALL_BLOCKS = [paths.block(cell, *block) for cell in CELLS for block in blocks(cell)]
+ALL_BLOCKS = [
+    paths.block(cell, *block) for cell in CELLS for block in jobs.blocks(CONFIG, cell)
+]
 BLOCKS = [block for block in ALL_BLOCKS if is_done(block) or not CONFIG.partial]
 MISSING = [block for block in ALL_BLOCKS if block not in BLOCKS]
 if workflow.is_main_process and not BLOCKS:
