@@ -1,5 +1,17 @@
 """Tests are small and may share a machine: torch keeps to one thread, which is then many times faster."""
 
+from collections.abc import Iterator
+
+import browser
+import playwright.sync_api
+import pytest
 import torch
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[playwright.sync_api.Browser]:
+    """One browser for the tests of a module."""
+    with browser.chromium() as launched:
+        yield launched
