@@ -405,6 +405,18 @@ def test_a_claim_on_runs_is_judged_on_the_interval_over_the_numbers_shown():
     assert all(isnan(number.lower) for number in row.rows)
 
 
+def test_the_numbers_shown_average_to_the_number_of_the_claim():
+    means = {"arithmetic": np.mean, "geometric": lambda values: np.exp(np.mean(np.log(values)))}
+    seen = set()
+    for claim, row in claims.findings(claim_tables.base()):
+        first = [number for number in row.rows if number.part == row.rows[0].part]
+        if first[0].average is not None:
+            seen.add(first[0].average)
+            mean = means[first[0].average]([number.value for number in first])
+            assert mean == pytest.approx(row.measured, rel=1e-12), claim.id
+    assert seen == set(means)
+
+
 def test_the_evidence_is_a_table(tmp_path):
     findings = claims.findings(claim_tables.base())
     frame = claims.evidence(findings)

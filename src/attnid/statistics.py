@@ -16,6 +16,8 @@ from scipy import stats
 from attnid.tables import HEAD_MEASURES, NOT_FINITE, PHASE_STEP, RANK_DEFICIENT, SUMMARY
 
 CONFIDENCE = 0.95
+ARITHMETIC, GEOMETRIC = "arithmetic", "geometric"
+"""Means over runs."""
 SAME_LOSS = 0.02
 """Nats a character within which two losses count as the same: the margin of the equivalence tests."""
 
@@ -32,7 +34,7 @@ STEP_MEASURES = {
 class Estimate:
     """A mean over runs with its t interval. `low` and `high` are NaN for fewer than two runs.
 
-    `values` are the runs' own, by seed where they came so.
+    `values` are the runs' own, by seed where they came so; `average` says which mean of them it is.
     """
 
     mean: float
@@ -40,6 +42,7 @@ class Estimate:
     high: float
     n: int
     values: pd.Series = field(default_factory=lambda: pd.Series(dtype=float), repr=False, compare=False)
+    average: str = ARITHMETIC
 
     @property
     def finite(self) -> bool:
@@ -82,7 +85,7 @@ def geometric_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Est
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = t_interval(np.log(by_run), confidence)
     mean, low, high = np.exp([logs.mean, logs.low, logs.high])
-    return Estimate(float(mean), float(low), float(high), logs.n, by_run)
+    return Estimate(float(mean), float(low), float(high), logs.n, by_run, GEOMETRIC)
 
 
 def paired_differences(first: pd.Series, second: pd.Series) -> pd.Series:

@@ -129,6 +129,12 @@ EVIDENCE = Table(
             lower="smallest value that the rule wants of the claim; missing where it sets none",
             upper="largest value that the rule wants; equal to `lower` where a formula gives the number",
         ),
+        Column(
+            "average",
+            TEXT,
+            "mean over runs that the rule judges: arithmetic or geometric; missing for none",
+            nullable=True,
+        ),
     ),
 )
 

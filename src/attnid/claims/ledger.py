@@ -28,13 +28,17 @@ Tables = Mapping[str, pd.DataFrame]
 
 @dataclass(frozen=True)
 class Row:
-    """One number behind a verdict: what of, whose, and the range in which the rule wants it (NaN: no such end)."""
+    """One number behind a verdict: what of, whose, and the range in which the rule wants it (NaN: no such end).
+
+    `average` is the mean over runs that the rule judges, None where it judges none.
+    """
 
     part: str
     item: str
     value: float
     lower: float = nan
     upper: float = nan
+    average: str | None = None
 
 
 @dataclass(frozen=True)

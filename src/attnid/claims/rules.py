@@ -70,10 +70,14 @@ def evidence_rows(
     values: pd.Series,
     lower: pd.Series | float = nan,
     upper: pd.Series | float = nan,
+    average: str | None = None,
 ) -> tuple[Row, ...]:
     """A row of evidence for each item: its value, and the range in which the rule wants it."""
     columns = [np.broadcast_to(np.asarray(column, dtype=float), len(values)) for column in (values, lower, upper)]
-    return tuple(Row(part, str(item), *map(float, numbers)) for item, *numbers in zip(items, *columns, strict=True))
+    rows = zip(items, *columns, strict=True)
+    return tuple(
+        Row(part, str(item), float(value), float(low), float(high), average) for item, value, low, high in rows
+    )
 
 
 def rank_scale(rows: pd.DataFrame) -> str:
@@ -133,8 +137,8 @@ class Part:
     def rows(self) -> tuple[Row, ...]:
         """The value of every run."""
         lower, upper = (bound if isfinite(bound) else nan for bound in (self.lower, self.upper))
-        values = self.estimate.values
-        return evidence_rows(self.label, (f"seed {seed}" for seed in values.index), values, lower, upper)
+        values, average = self.estimate.values, self.estimate.average
+        return evidence_rows(self.label, (f"seed {seed}" for seed in values.index), values, lower, upper, average)
 
     @property
     def _wanted(self) -> str:
