@@ -78,7 +78,7 @@ def require_settings(path: Path, settings: Mapping[str, Any]) -> None:
 
     Snakemake collects a dataset again when settings change, but knows of it only where its records are kept.
     """
-    for key, was, now in _differences(read_json(path), dict(settings)):
+    for key, was, now in differences(read_json(path), dict(settings)):
         raise UserError(
             f"{path}: the tables were made with {key} {was}, the configuration has {now}, and Snakemake has no record "
             f"of the run that made them; expected the same, or none: without {path.parent} and the analysis beside it, "
@@ -86,15 +86,15 @@ def require_settings(path: Path, settings: Mapping[str, Any]) -> None:
         )
 
 
-def _differences(was: Any, now: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Keys with other values, in their order, the innermost ones."""
+def differences(was: Any, now: Any, key: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Keys of two configurations with other values, in their order, the innermost ones; `unset` where one lacks it."""
     if not (isinstance(was, dict) and isinstance(now, dict)):
         if was != now:
             yield key, was, now
         return
     for name in {**was, **now}:
         inner = f"{key}.{name}" if key else str(name)
-        yield from _differences(was.get(name, "unset"), now.get(name, "unset"), inner)
+        yield from differences(was.get(name, "unset"), now.get(name, "unset"), inner)
 
 
 def groups(path: Path) -> list[str]:

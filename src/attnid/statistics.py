@@ -64,6 +64,20 @@ class Equivalence:
     equivalent: bool
 
 
+@dataclass(frozen=True)
+class Difference:
+    """A mean less another, of runs that have nothing to do with each other, with its interval.
+
+    `p_value` is that of a difference this large where the means are equal. All but `mean` are NaN where a side has
+    fewer than two runs.
+    """
+
+    mean: float
+    low: float
+    high: float
+    p_value: float
+
+
 def t_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Estimate:
     """Mean of one value a run, with its two-sided t interval. Raises ValueError without a value."""
     by_run = pd.Series(values, dtype=float)
@@ -86,6 +100,22 @@ def geometric_interval(values: ArrayLike, confidence: float = CONFIDENCE) -> Est
         logs = t_interval(np.log(by_run), confidence)
     mean, low, high = np.exp([logs.mean, logs.low, logs.high])
     return Estimate(float(mean), float(low), float(high), logs.n, by_run, GEOMETRIC)
+
+
+def welch_interval(first: ArrayLike, second: ArrayLike, confidence: float = CONFIDENCE) -> Difference:
+    """Mean of the second sample less that of the first, with Welch's t interval: each has its own variance."""
+    samples = [np.asarray(values, dtype=float) for values in (first, second)]
+    with np.errstate(invalid="ignore"):
+        mean = float(samples[1].mean() - samples[0].mean())
+    if not isfinite(mean) or min(sample.size for sample in samples) < 2:
+        return Difference(mean, nan, nan, nan)
+    errors = np.array([_standard_error(sample) for sample in samples])
+    error = float(np.hypot(*errors))
+    if error == 0:
+        return Difference(mean, mean, mean, float(mean == 0))
+    freedom = 1 / sum((part / error) ** 4 / (sample.size - 1) for part, sample in zip(errors, samples, strict=True))
+    reach = float(stats.t.ppf((1 + confidence) / 2, freedom)) * error
+    return Difference(mean, mean - reach, mean + reach, 2 * float(stats.t.sf(abs(mean) / error, freedom)))
 
 
 def paired_differences(first: pd.Series, second: pd.Series) -> pd.Series:
