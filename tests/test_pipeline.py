@@ -203,6 +203,26 @@ def test_results_of_another_configuration_without_records_are_no_results(finishe
     assert "Done. The page to read" not in output
 
 
+def test_a_run_with_a_failed_cell_gives_a_page_that_names_it(finished: Checkout, tmp_path: Path) -> None:
+    here = Checkout(tmp_path / "here")
+    for part in ("results", ".snakemake"):
+        shutil.copytree(finished.root / part, here.root / part, dirs_exist_ok=True)
+    failed = next(path for path in sorted((here.root / "results" / "training").iterdir()) if "signsgd" in path.name)
+    shutil.rmtree(failed)
+    failed.touch()
+    assert "--config partial=true" in here.snakemake(status=1)
+    here.snakemake("--config", "partial=true")
+    page = (here.root / "results" / "report.html").read_text()
+    assert "1 training job is missing from this page" in page
+    missing = page[page.index('<h2 id="missing"') : page.index('<h2 id="again"')]
+    assert f'<th scope="row">{failed.name}</th><td>0 to 1</td>' in missing
+    claims = tables.read(tables.CLAIMS, here.root / "results" / "claims.parquet")
+    judged = tables.read(tables.CLAIMS, finished.root / "results" / "claims.parquet")
+    assert "not run" in set(claims["verdict"])
+    counted = claims["kind"] != "training"
+    assert claims[counted].equals(judged[counted])
+
+
 def test_tables_in_the_place_of_another_jobs_are_not_collected(finished: Checkout, tmp_path: Path) -> None:
     here = Checkout(tmp_path / "here")
     for part in ("results", ".snakemake"):

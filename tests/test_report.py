@@ -54,8 +54,8 @@ def page(picture: bytes, **changes: Any) -> str:
     inputs: dict[str, Any] = {
         "claims": ledger,
         "evidence": pd.DataFrame(
-            {"id": "six-heads", "part": "identified share", "item": ["H = 6"], "value": [11 / 12], "lower": 0.83,
-             "upper": 0.83}
+            {"id": "six-heads", "part": "identified share", "item": ["H = 6"], "average": [None], "value": [11 / 12],
+             "lower": 0.83, "upper": 0.83}
         )[tables.EVIDENCE.names],
         "register": {name: claim(name) for name in ledger["id"]} | {"six-heads": claim("six-heads", figure="a_figure")},
         "architectures": synthetic.all_tables()["architectures"],
