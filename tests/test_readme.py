@@ -13,13 +13,15 @@ from attnid.counting import SOURCES
 from attnid.huggingface import FAMILIES
 
 README = (ROOT / "README.md").read_text()
+RUNNING = (ROOT / "docs" / "running.md").read_text()
 
 
 def test_the_readme_lists_a_verdict_for_every_claim() -> None:
     for name, beyond in (("claims", False), ("answers", True)):
         listed = [claim.id for claim in claims.all_claims() if (claim.kind == BEYOND) == beyond]
         part = README.split(verdicts.MARKS[name].format(name))[1].split(verdicts.END.format(name))[0]
-        rows = re.findall(r"^\| ([a-z0-9-]+) \|.*\| ([a-z ]+) \|$", part, re.MULTILINE)[1:]
+        folded = part.split("<details>")[1]
+        rows = re.findall(r"^\| ([a-z0-9-]+) \|.*\| ([a-z ]+) \|$", folded, re.MULTILINE)[1:]
         assert [name for name, _ in rows] == listed
         assert {verdict for _, verdict in rows} <= set(claims.VERDICTS) - {claims.NOT_RUN}
         tally = dict.fromkeys(claims.VERDICTS, 0)
@@ -32,6 +34,8 @@ def test_the_section_is_written_from_the_table() -> None:
     frame = claims.judge({})
     assert f"{len(frame)} claims: {len(frame)} not run." in verdicts.section(frame)
     assert verdicts.section(pd.concat([frame.iloc[:1]])).count("not run") == 2
+    corrected = frame.assign(verdict=claims.CORRECTED).iloc[:1]
+    assert verdicts.section(corrected).count(f"| {corrected['id'].item()} |") == 2
 
 
 def test_the_example_configuration_is_valid() -> None:
@@ -44,8 +48,8 @@ def test_the_example_configuration_is_valid() -> None:
 
 
 def test_every_make_target_of_the_readme_is_there() -> None:
-    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
-    assert set(re.findall(r"(?:^|`)make ([a-z]+)", README, re.MULTILINE)) <= targets
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"(?:^|`)make ([a-z-]+)", README + RUNNING, re.MULTILINE)) <= targets
 
 
 def test_links_lead_to_files() -> None:

@@ -20,16 +20,22 @@ END = "<!-- end of {} -->\n"
 
 
 def section(frame: pd.DataFrame) -> str:
-    """The tally, and all claims folded away."""
+    """The tally, what did not come out as printed, and all claims folded away."""
+    otherwise = frame[frame["verdict"].isin([claims.CORRECTED, claims.NOT_REPRODUCED])]
     return (
-        f"{claims.tally(frame)} {claims.READING}\n\n{claims.training_scale(frame)}\n\n"
-        f"<details><summary>All verdicts of the default run</summary>\n\n{verdict_table(frame)}\n\n</details>\n"
+        f"{claims.tally(frame)} What did not come out as printed:\n\n{verdict_table(otherwise)}\n\n"
+        f"{claims.READING}\n\n{claims.training_scale(frame)}\n\n{_folded('All verdicts of the default run', frame)}"
     )
 
 
 def answers(frame: pd.DataFrame) -> str:
-    """The questions beyond the paper, each with what was measured."""
-    return f"{claims.tally(frame)} Scale: {frame['scale'].mode()[0]}.\n\n{verdict_table(frame)}\n"
+    """The tally of the questions beyond the paper, and each with what was measured folded away."""
+    tally = f"{claims.tally(frame)} Scale: {frame['scale'].mode()[0]}."
+    return f"{tally}\n\n{_folded('All answers of a run of config/full.yaml', frame)}"
+
+
+def _folded(summary: str, frame: pd.DataFrame) -> str:
+    return f"<details><summary>{summary}</summary>\n\n{verdict_table(frame)}\n\n</details>\n"
 
 
 def put(text: str, name: str, new: str) -> str:
