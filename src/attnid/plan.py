@@ -130,7 +130,7 @@ def span(seconds: float) -> str:
     for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
         if seconds >= 2 * size:
             return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.0f} seconds"
+    return counted(round(seconds), "second")
 
 
 def _checkpoint_bytes(cell: Cell) -> int:
