@@ -29,7 +29,7 @@ LARGEST_RANK = 20_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command line; 0 on success, 1 where `diff` finds one, 2 on a user's mistake."""
+    """Run the command line; 0 on success, 1 where `diff` or `compare` finds one, 2 on a user's mistake."""
     given = sys.argv[1:] if arguments is None else arguments
     try:
         "".join(given).encode()
@@ -98,6 +98,16 @@ def _parser() -> argparse.ArgumentParser:
     for name, text in (("first", "a results directory"), ("second", "another one"), ("merged", "the one to make")):
         merging.add_argument(name, type=Path, help=text)
     merging.set_defaults(run=_merge)
+
+    contrasting = commands.add_parser(
+        "compare", help="verdicts and numbers that differ between two runs; status 1 if any"
+    )
+    for name in ("first", "second"):
+        contrasting.add_argument(name, type=Path, help="a results directory")
+    contrasting.add_argument("--all", action="store_true", help="list what agrees as well")
+    contrasting.add_argument("--json", action="store_true", help="print JSON")
+    contrasting.add_argument("--page", type=Path, help="write all of it to an .html file")
+    contrasting.set_defaults(run=_compare)
 
     inspecting = commands.add_parser("inspect", help="attention weights of a checkpoint, layer by layer")
     inspecting.add_argument("model", type=Path, help=CHECKPOINT)
@@ -316,6 +326,16 @@ def _merge(arguments: argparse.Namespace) -> list[str]:
 
     _end_cleanly_when_asked()
     return merge(arguments.first, arguments.second, arguments.merged)
+
+
+def _compare(arguments: argparse.Namespace) -> list[str]:
+    from attnid.comparison_command import compare_results, save
+
+    found = compare_results(arguments.first, arguments.second)
+    if arguments.page is not None:
+        save(found.page(), arguments.page)
+    arguments.status = 1 if found.comparison.differs else 0
+    return [json.dumps(found.as_json(arguments.all), indent=1)] if arguments.json else found.lines(arguments.all)
 
 
 def _inspect(arguments: argparse.Namespace) -> list[str]:
