@@ -323,7 +323,7 @@ def test_latex_macros_are_valid_and_distinct(ledger):
         body = text.replace(r"\{", "").replace(r"\}", "")
         assert body.count("{") == body.count("}")
         assert not re.search(r"(?<!\\)[%&#_$]", body)
-    assert macros["QkGaugeDimension"] == macros["QkGaugeDimensionMeasured"] == r"\ensuremath{1}"
+    assert macros["QkGaugeDimension"] == macros["QkGaugeDimensionMeasured"] == r"\ensuremath{{1}}"
     assert macros["SixHeadsVerdict"] == "corrected"
     assert macros["SixHeadsPrinted"] == r"11/12, about 83\%"
     assert macros["SixHeadsLow"] == macros["SixHeadsInterval"] == "--"

@@ -13,9 +13,9 @@ def test_special_characters_are_escaped() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.91666667, r"\ensuremath{0.9167}"),
-        (1024, r"\ensuremath{1024}"),
-        (1.338e-8, r"\ensuremath{1.338 \times 10^{-8}}"),
+        (0.91666667, r"\ensuremath{{0.9167}}"),
+        (1024, r"\ensuremath{{1024}}"),
+        (1.338e-8, r"\ensuremath{{1.338 \times 10^{-8}}}"),
         (float("nan"), "--"),
         (float("inf"), "--"),
         (None, "--"),
@@ -26,7 +26,7 @@ def test_a_number_has_four_digits_or_is_a_dash(value: object, text: str) -> None
 
 
 def test_an_interval_needs_both_ends() -> None:
-    assert latex.interval(-0.5, 1e-5) == r"\ensuremath{[-0.5, 1 \times 10^{-5}]}"
+    assert latex.interval(-0.5, 1e-5) == r"\ensuremath{{[-0.5, 1 \times 10^{-5}]}}"
     assert latex.interval(-0.5, float("nan")) == "--"
 
 

@@ -32,14 +32,14 @@ def escape(text: str) -> str:
 
 def number(value: object) -> str:
     """A number with four digits, in or out of math mode; a dash for what is missing or not finite."""
-    return rf"\ensuremath{{{_digits(value)}}}" if _is_finite(value) else MISSING
+    return _unbroken(_digits(value)) if _is_finite(value) else MISSING
 
 
 def interval(low: object, high: object) -> str:
     """An interval in brackets, in or out of math mode; a dash where an end is missing."""
     if not (_is_finite(low) and _is_finite(high)):
         return MISSING
-    return rf"\ensuremath{{[{_digits(low)}, {_digits(high)}]}}"
+    return _unbroken(f"[{_digits(low)}, {_digits(high)}]")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], columns: str, long: bool = False) -> str:
@@ -54,6 +54,11 @@ def table(heads: Sequence[str], rows: Iterable[Sequence[str]], columns: str, lon
     top = [r"\toprule", head, r"\midrule", *([r"\endhead", r"\bottomrule", r"\endfoot"] if long else [])]
     bottom = [] if long else [r"\bottomrule"]
     return "\n".join([rf"\begin{{{name}}}{{{columns}}}", *top, *body, *bottom, rf"\end{{{name}}}"]) + "\n"
+
+
+def _unbroken(formula: str) -> str:
+    """A formula that no line breaks."""
+    return rf"\ensuremath{{{{{formula}}}}}"
 
 
 def _digits(value: object) -> str:

@@ -7,7 +7,7 @@ Figures are drawn without pyplot, so nothing global is left behind. Colours are 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import matplotlib as mpl
 import numpy as np
@@ -54,8 +54,6 @@ LAYERS = ("#332288", "#CC6677", "#44AA99", "#999933", "#88CCEE", "#882255")
 LINES = ("-", "--", ":", "-.")
 
 SETTINGS: Any = {
-    "font.family": "DejaVu Sans",
-    "mathtext.fontset": "dejavusans",
     "font.size": 7,
     "axes.titlesize": 7,
     "axes.labelsize": 7,
@@ -88,15 +86,26 @@ SETTINGS: Any = {
     "savefig.facecolor": "white",
 }
 
+SCREEN: Any = {"font.family": "DejaVu Sans", "mathtext.fontset": "dejavusans"}
+PRINT: Any = {"font.family": "STIXGeneral", "mathtext.fontset": "stix"}
+"""Fonts that read well on a screen, and those that match the Times of an article."""
+
 Tables = Mapping[str, pd.DataFrame]
 
 
-def styled(draw: Callable[[Tables], Figure]) -> Callable[[Tables], Figure]:
+class Draw(Protocol):
+    """Draws a figure from tables in the fonts given."""
+
+    def __call__(self, tables: Tables, fonts: Mapping[str, str] = SCREEN) -> Figure:
+        """Draw the figure."""
+
+
+def styled(draw: Callable[[Tables], Figure]) -> Draw:
     """Draw a figure in this style, whatever style the caller has set."""
 
     @wraps(draw)
-    def in_style(tables: Tables) -> Figure:
-        with mpl.rc_context(SETTINGS):
+    def in_style(tables: Tables, fonts: Mapping[str, str] = SCREEN) -> Figure:
+        with mpl.rc_context({**SETTINGS, **fonts}):
             return draw(tables)
 
     return in_style
@@ -108,8 +117,11 @@ def panels(width: float, height: float, rows: int = 1, columns: int = 1, **optio
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write a figure as PDF or PNG, by the path's suffix: the same bytes each time, and never half of them."""
+def save(figure: Figure, path: Path, fonts: Mapping[str, str] = SCREEN) -> None:
+    """Write a figure as PDF or PNG, by the path's suffix: the same bytes each time, and never half of them.
+
+    `fonts` are those that the figure was drawn in.
+    """
     metadata: dict[str, dict[str, str | None]] = {
         ".pdf": {"Creator": "attnid", "Producer": "matplotlib", "CreationDate": None},
         ".png": {"Software": "attnid"},
@@ -119,7 +131,7 @@ def save(figure: Figure, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
-        with mpl.rc_context(SETTINGS):
+        with mpl.rc_context({**SETTINGS, **fonts}):
             figure.savefig(partial, dpi=240, metadata=metadata[path.suffix])
         partial.replace(path)
     finally:

@@ -42,8 +42,11 @@ class FigureModule(Protocol):
     CAPTION: str
     TABLES: tuple[str, ...]
 
-    def draw(self, tables: Mapping[str, pd.DataFrame]) -> Figure:
-        """Draw the figure; `tables` maps the names in TABLES to frames with the columns of `attnid.tables`."""
+    def draw(self, tables: Mapping[str, pd.DataFrame], fonts: Mapping[str, str] = ...) -> Figure:
+        """Draw the figure; `tables` maps the names in TABLES to frames with the columns of `attnid.tables`.
+
+        `fonts` are `style.SCREEN` or `style.PRINT`.
+        """
 
     def behind(self, tables: Mapping[str, pd.DataFrame]) -> pd.DataFrame:
         """Rows of the first table in TABLES that the figure draws, most telling first."""
