@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from scipy import stats
 from settings import default_settings, overlaid_settings
 
-from attnid import figures, style, tables
+from attnid import figures, sources, style, tables
 from attnid.errors import UserError
 
 
@@ -24,7 +24,7 @@ def frames() -> dict[str, pd.DataFrame]:
 
 def tables_of(name: str, frames: dict[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
     """The tables given, or those of the questions beyond the paper."""
-    return beyond_tables.base() if name in figures.STUDIES else frames
+    return beyond_tables.base() if figures.group(name) else frames
 
 
 def draw(name: str, frames: dict[str, pd.DataFrame]) -> Figure:
@@ -56,26 +56,9 @@ def test_synthetic_tables_fit_the_schemas(frames: dict[str, pd.DataFrame], tmp_p
 
 
 def test_the_names_are_the_modules_and_no_module_is_imported_before_it_is_loaded() -> None:
-    assert figures.NAMES == (
-        "architectures",
-        "conserved_beta",
-        "head_width",
-        "identified_fraction",
-        "key_bias",
-        "layer_kinds",
-        "overlap_causes",
-        "paper_figure_2",
-        "paper_figure_3",
-        "paper_figure_4",
-        "rebalancing_interval",
-        "rebalancing_state",
-        "rho_heads",
-        "scaling_rotation",
-        "spikes",
-        "squad_table",
-        "stacked_trap",
-        "tau_layers",
-    )
+    files = (sources.PACKAGE / "figures").glob("*.py")
+    assert set(figures.NAMES) == {file.stem for file in files} - {"__init__"}
+    assert list(figures.NAMES) == sorted(figures.NAMES)
     code = (
         "import sys, attnid.figures as f; assert not [m for m in sys.modules if m.startswith('attnid.figures.')];"
         "[f.load(n) for n in f.NAMES]; assert 'torch' not in sys.modules"
@@ -402,9 +385,12 @@ def test_ranks_without_a_proof_are_not_drawn(frames: dict[str, pd.DataFrame]) ->
 
 
 def test_studies_are_drawn_where_their_cells_are_configured() -> None:
-    assert not set(figures.names(default_settings()["groups"])) & set(figures.STUDIES)
+    studies = [name for name in figures.NAMES if figures.group(name)]
+    assert "key_bias" in studies
+    assert [figures.group(name) for name in studies] == [figures.load(name).GROUP for name in studies]
+    assert figures.names(default_settings()["groups"]) == [name for name in figures.NAMES if name not in studies]
+    assert figures.names(["key_bias"]) == [name for name in figures.NAMES if name not in studies or name == "key_bias"]
     assert figures.names(overlaid_settings("full.yaml")["groups"]) == list(figures.NAMES)
-    assert set(figures.STUDIES) <= set(figures.NAMES)
 
 
 def test_a_forest_has_a_line_a_row_with_the_interval_of_its_seeds() -> None:

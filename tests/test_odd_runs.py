@@ -72,7 +72,8 @@ def ledger_of(chosen: config.Config, text: Path, tmp_path: Path) -> pd.DataFrame
         }
         ledger = claims.judge(frames)
         tables.write(tables.CLAIMS, ledger, tmp_path / "claims.parquet")
-        for name in ("paper_figure_2", "paper_figure_4", "rho_heads", "tau_layers", *figures.STUDIES):
+        studies = filter(figures.group, figures.NAMES)
+        for name in ("paper_figure_2", "paper_figure_4", "rho_heads", "tau_layers", *studies):
             style.save(figures.load(name).draw(frames), tmp_path / f"{name}.png")
     return ledger
 

@@ -98,7 +98,7 @@ def figure_labels(wildcards):
 
 def figure_subcategory(wildcards):
     """Part of Snakemake's report that lists a figure."""
-    beyond = wildcards.figure in figure_modules.STUDIES
+    beyond = figure_modules.group(wildcards.figure)
     return "Beyond the paper" if beyond else "The paper"
 
 

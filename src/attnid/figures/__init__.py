@@ -1,38 +1,35 @@
 """Figures, one module each: tables in, a picture out, nothing recomputed.
 
 A figure module has a TITLE, a CAPTION, the names of the TABLES it needs, `draw(tables)`, and `behind(tables)`: the rows
-of the first of its tables that it draws. This package imports none of them, so that a change to one figure leaves the
-others as they are.
+of the first of its tables that it draws. One that belongs to a question beyond the paper has a GROUP, the cell group
+without which it is not drawn. This package imports none of them, so that a change to one figure leaves the others as
+they are.
 """
 
 from collections.abc import Iterable, Mapping
 from importlib import import_module
-from pkgutil import iter_modules
+from pathlib import Path
 from typing import Protocol, cast
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from attnid import discovery
 from attnid.errors import UserError
 
-NAMES: tuple[str, ...] = tuple(sorted(module.name for module in iter_modules(__path__)))
+NAMES = discovery.names(__name__)
 
-STUDIES = {
-    "conserved_beta": "conserved",
-    "key_bias": "key_bias",
-    "layer_kinds": "layers",
-    "overlap_causes": "causes",
-    "rebalancing_interval": "intervals",
-    "rebalancing_state": "rebalancing",
-    "scaling_rotation": "causes",
-}
-"""Figures of questions beyond the paper, and the cell group that each is drawn from."""
+
+def group(name: str) -> str | None:
+    """The cell group that a figure of a question beyond the paper is drawn from, its GROUP; None for other figures."""
+    found: str | None = discovery.constants(Path(__path__[0]) / f"{name}.py").get("GROUP")
+    return found
 
 
 def names(groups: Iterable[str]) -> list[str]:
     """The figures of a configuration with these cell groups."""
-    configured = set(groups)
-    return [name for name in NAMES if name not in STUDIES or STUDIES[name] in configured]
+    configured = {None, *groups}
+    return [name for name in NAMES if group(name) in configured]
 
 
 class FigureModule(Protocol):
