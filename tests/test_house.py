@@ -24,6 +24,7 @@ NO_TORCH = (
     "counting",
     "architectures",
     "config",
+    "optimisers",
     "plan",
     "sources",
     "cli",

@@ -2,14 +2,25 @@
 
 import hashlib
 import json
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic_core import PydanticCustomError
 
+from attnid import optimisers
+from attnid.errors import listed
 from attnid.layer import LayerSpec
 
+
+def _known_optimizer(name: str) -> str:
+    if name not in optimisers.NAMES:
+        allowed = listed(map(repr, optimisers.NAMES), "or")
+        raise PydanticCustomError("optimizer", "input should be {allowed}", {"allowed": allowed})
+    return name
+
+
 Precision = Literal["float32", "float64", "bfloat16"]
-Optimizer = Literal["sgd", "sign-sgd", "adam", "adamw", "muon"]
+Optimizer = Annotated[str, AfterValidator(_known_optimizer)]
 Sides = Literal["none", "qk", "qk-vo"]
 Rebalance = Literal["none", "qk", "qk-vo", "state"]
 Moments = Literal["clear", "keep", "transport"]

@@ -18,9 +18,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from attnid import corpus, paths
+from attnid import corpus, optimisers, paths
 from attnid.cell import Cell, Device, Moments, Optimizer, Precision, Rebalance, Sides
-from attnid.errors import UserError, validation_sentence
+from attnid.errors import UserError, listed, validation_sentence
 
 
 def _no_truth_value(value: object) -> object:
@@ -115,10 +115,10 @@ class Training(Section):
 class Case(Section):
     """An optimiser and what is done to it."""
 
-    optimizer: Optimizer = Field(description="optimiser; sgd and sign-sgd are plain where momentum is 0")
+    optimizer: Optimizer = Field(description="optimiser, such as sgd or adamw: a module of attnid.optimisers")
     lr: Positive = Field(description="peak learning rate")
     weight_decay: NonNegative = Field(default=0.0, description="weight decay, on matrices only")
-    momentum: Probability = Field(default=0.0, description="momentum of sgd, sign-sgd and muon")
+    momentum: Probability = Field(default=0.0, description="momentum, of optimisers that take one")
     lr_floor: NonNegative | None = Field(
         default=None, description="learning rate at the end of the cosine; without it, lr x lr_floor_fraction"
     )
@@ -145,14 +145,15 @@ class Case(Section):
         """Keys that contradict others of the case, with what is wrong."""
         if self.lr_floor is not None and self.lr_floor > self.lr:
             yield "lr_floor", f"must be at most its lr = {self.lr}, not {self.lr_floor}"
-        if self.momentum and self.optimizer in ("adam", "adamw"):
-            yield "momentum", f"is for sgd, sign-sgd and muon; {self.optimizer} has adam_betas"
-        if self.adam_betas and self.optimizer in ("sgd", "sign-sgd"):
-            yield "adam_betas", f"is for adam, adamw and muon; {self.optimizer} has momentum"
+        taken = optimisers.settings(self.optimizer)
+        for key in ("momentum", "adam_betas"):
+            if getattr(self, key) and key not in taken:
+                takers = listed(optimisers.taking(key), "and")
+                yield key, f"is for {takers}; {self.optimizer} takes {listed(taken or ['neither'], 'and')}"
         if self.rebalance in ("none", "state") and self.moments != "clear":
             yield "moments", f"is for cases that rebalance weights; rebalance is {self.rebalance}"
-        if self.optimizer == "muon" and self.moments == "transport":
-            yield "moments", "cannot be 'transport' for muon, whose matrices have no moments head by head"
+        if self.moments == "transport" and not optimisers.moments_move(self.optimizer):
+            yield "moments", f"cannot be 'transport' for {self.optimizer}, whose state does not move with the weights"
         if self.rebalance == "none" and self.rebalance_every:
             yield "rebalance_every", "is for cases that rebalance; rebalance is none"
 

@@ -1,5 +1,6 @@
 """The one exception that stands for a user's mistake, and how it is told."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -27,6 +28,12 @@ def validation_sentence(error: ValidationError, where: str, model: type[BaseMode
     if first["type"] == "extra_forbidden":
         return f"{where}: {key} is not a key; allowed beside it: {', '.join(_siblings(model, first['loc']))}"
     return f"{where}: {key or 'it'} is {shown(first['input'])}; {first['msg'][:1].lower()}{first['msg'][1:]}"
+
+
+def listed(names: Iterable[str], word: str) -> str:
+    """Names in a sentence, with a word before the last: `a, b and c`."""
+    *first, last = names
+    return f"{', '.join(first)} {word} {last}" if first else last
 
 
 def shown(value: object) -> str:

@@ -27,7 +27,7 @@ CELLS = Table(
         *texts(
             cell="readable name with a hash of the settings",
             case="name of the case",
-            optimizer="sgd, sign-sgd, adam, adamw or muon",
+            optimizer="optimiser: a module of attnid.optimisers",
             rebalance="what is rebalanced every rebalance_every steps: none, qk, qk-vo; or state (only cleared)",
             moments="the optimiser's state at a rebalancing: clear, keep or transport",
             project="weights whose steps lose their part along unidentified directions: none, qk or qk-vo",
@@ -38,7 +38,7 @@ CELLS = Table(
             lr="peak learning rate",
             lr_floor="learning rate at the end of the cosine",
             weight_decay="weight decay of the matrices",
-            momentum="momentum of sgd, sign-sgd and muon",
+            momentum="momentum, of optimisers that take one",
             grad_clip="largest norm of the whole gradient; 0 for no clipping",
             dropout="dropout probability",
         ),

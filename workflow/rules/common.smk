@@ -1,3 +1,4 @@
+import functools
 import json
 import os
 import sys
@@ -12,6 +13,7 @@ from attnid import (
     corpus,
     dataset,
     jobs,
+    optimisers,
     pages,
     paths,
     plan,
@@ -72,12 +74,19 @@ CELLS = configuration.cells(CONFIG)
 GPU = plan.wants_gpu(CONFIG.device)
 
 
+@functools.cache
 def library(script, *modules):
     """Files of the package that a script of the workflow imports."""
     found = sources.closure(
         Path(workflow.basedir) / "workflow" / "scripts" / script, *modules
     )
     return [os.path.relpath(path) for path in found]
+
+
+def training_library(wildcards):
+    """Files of the package that training a cell depends on: of the optimisers, its own."""
+    optimizer = CELLS[wildcards.cell].optimizer
+    return library("train_cell.py", optimisers.module(optimizer))
 
 
 def figure_tables(wildcards):

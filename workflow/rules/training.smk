@@ -1,7 +1,7 @@
 rule train_cell:
     input:
         corpus=CORPUS,
-        library=library("train_cell.py"),
+        library=training_library,
         lock=LOCK,
     output:
         steps="results/training/{cell}/seeds-{first}-{last}/steps.parquet",
