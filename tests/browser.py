@@ -50,8 +50,13 @@ def opened(browser: Browser, path: Path, width: int = DESK, **options: Any) -> I
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda request: complaints.append(request.url) if _leaves_the_disk(request.url) else None)
     page.goto(path.resolve().as_uri())
-    yield page
-    context.close()
+    try:
+        yield page
+    except BaseException as error:
+        error.add_note("\n".join(complaints))
+        raise
+    finally:
+        context.close()
     assert not complaints, "\n".join(complaints)
 
 

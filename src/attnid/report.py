@@ -13,6 +13,7 @@ import yaml
 
 from attnid import pages, paths, style
 from attnid.claims.ledger import ANSWERS, BEYOND, CORRECTED, NOT_REPRODUCED, NOT_RUN, QUALIFIED, REPRODUCED, Claim
+from attnid.explorer import Explorer
 from attnid.tables import HEAD_MEASURES
 
 PAPER_VERDICTS = (REPRODUCED, CORRECTED, QUALIFIED, NOT_REPRODUCED, NOT_RUN)
@@ -78,10 +79,11 @@ class Contents:
     """What the page is made of.
 
     `claims` and `evidence` have the columns of `tables.CLAIMS` and `tables.EVIDENCE`, `architectures` those of
-    `tables.ARCHITECTURES`; `register` holds every claim by its id; `figures` holds the figures by name, in the page's
-    order; `runs` has one entry a training job, as in runs.json; `astray` are sentences on runs with values that are not
-    finite; `commands` are what can be made again and how, as `commands` gives them; `config` is the resolved
-    configuration; `created` says when the page was made; `notes` are sentences above the ledger.
+    `tables.ARCHITECTURES`; `register` holds every claim by its id; `explorer` is what the page's explorer draws;
+    `figures` holds the figures by name, in the page's order; `runs` has one entry a training job, as in runs.json;
+    `astray` are sentences on runs with values that are not finite; `commands` are what can be made again and how, as
+    `commands` gives them; `config` is the resolved configuration; `created` says when the page was made; `notes` are
+    sentences above the ledger.
     """
 
     claims: pd.DataFrame
@@ -89,6 +91,7 @@ class Contents:
     register: Mapping[str, Claim]
     architectures: pd.DataFrame
     figures: Mapping[str, FigureEntry]
+    explorer: Explorer
     runs: Sequence[Mapping[str, Any]]
     missing: Sequence[MissingJob]
     astray: Sequence[str]
@@ -109,6 +112,7 @@ def render(contents: Contents) -> str:
         claims=ledger,
         errata=[row for row in ledger if row["verdict"] in (CORRECTED, QUALIFIED)],
         figures={name: _shown(entry) for name, entry in contents.figures.items()},
+        explorer=contents.explorer,
         models=contents.architectures[list(MODEL_COLUMNS)].rename(columns=MODEL_COLUMNS),
         missing=contents.missing,
         astray=contents.astray,

@@ -2,7 +2,7 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-from attnid import claims, figures, paths, report, tables
+from attnid import claims, explorer, figures, paths, report, tables
 from attnid.job import job
 
 
@@ -30,6 +30,7 @@ with job(snakemake.log[0]):
         register={claim.id: claim for claim in claims.all_claims()},
         architectures=frames["architectures"],
         figures={name: entry(name) for name in snakemake.params.figures},
+        explorer=explorer.explorer(frames),
         runs=runs,
         missing=[report.MissingJob(**job) for job in snakemake.params.missing],
         astray=report.astray(frames),
