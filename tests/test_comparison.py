@@ -135,7 +135,7 @@ def test_a_claim_that_is_absent_or_not_run_in_one_differs() -> None:
 
 def test_the_sides_may_be_swapped() -> None:
     a, b = ledger(x=[1, 2, 3], y=4, z=[1, 2, 9]), ledger(x=[5, 6, 8], y=5, w=1, z=[2, 2, 3])
-    there, back = numbers(a, b), numbers(b, a).loc[lambda frame: [part for part in numbers(a, b).index]]
+    there, back = numbers(a, b), numbers(b, a).loc[lambda frame: list(numbers(a, b).index)]
     assert there["difference"].to_numpy() == pytest.approx(-back["difference"].to_numpy(), nan_ok=True)
     assert there["low"].to_numpy() == pytest.approx(-back["high"].to_numpy(), nan_ok=True)
     assert there["state"].tolist() == back["state"].replace({ONLY_A: ONLY_B, ONLY_B: ONLY_A}).tolist()

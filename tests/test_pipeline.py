@@ -207,7 +207,9 @@ def test_a_run_with_a_failed_cell_gives_a_page_that_names_it(finished: Checkout,
     here = Checkout(tmp_path / "here")
     for part in ("results", ".snakemake"):
         shutil.copytree(finished.root / part, here.root / part, dirs_exist_ok=True)
-    failed = next(path for path in sorted((here.root / "results" / "training").iterdir()) if path.name.startswith("adamw-cleared"))
+    failed = next(
+        path for path in sorted((here.root / "results" / "training").iterdir()) if path.name.startswith("adamw-cleared")
+    )
     shutil.rmtree(failed)
     failed.touch()
     assert "--config partial=true" in here.snakemake(status=1)

@@ -96,7 +96,7 @@ Tables = Mapping[str, pd.DataFrame]
 class Draw(Protocol):
     """Draws a figure from tables in the fonts given."""
 
-    def __call__(self, tables: Tables, fonts: Mapping[str, str] = SCREEN) -> Figure:
+    def __call__(self, tables: Tables, fonts: Any = SCREEN) -> Figure:
         """Draw the figure."""
 
 
@@ -104,8 +104,8 @@ def styled(draw: Callable[[Tables], Figure]) -> Draw:
     """Draw a figure in this style, whatever style the caller has set."""
 
     @wraps(draw)
-    def in_style(tables: Tables, fonts: Mapping[str, str] = SCREEN) -> Figure:
-        with mpl.rc_context({**SETTINGS, **fonts}):
+    def in_style(tables: Tables, fonts: Any = SCREEN) -> Figure:
+        with mpl.rc_context(SETTINGS | fonts):
             return draw(tables)
 
     return in_style
@@ -117,7 +117,7 @@ def panels(width: float, height: float, rows: int = 1, columns: int = 1, **optio
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 
-def save(figure: Figure, path: Path, fonts: Mapping[str, str] = SCREEN) -> None:
+def save(figure: Figure, path: Path, fonts: Any = SCREEN) -> None:
     """Write a figure as PDF or PNG, by the path's suffix: the same bytes each time, and never half of them.
 
     `fonts` are those that the figure was drawn in.
@@ -131,7 +131,7 @@ def save(figure: Figure, path: Path, fonts: Mapping[str, str] = SCREEN) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.stem}.partial{path.suffix}")
     try:
-        with mpl.rc_context({**SETTINGS, **fonts}):
+        with mpl.rc_context(SETTINGS | fonts):
             figure.savefig(partial, dpi=240, metadata=metadata[path.suffix])
         partial.replace(path)
     finally:

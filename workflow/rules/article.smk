@@ -1,4 +1,3 @@
-ARTICLE = Path(workflow.basedir) / "docs" / "article" / "attnid.tex"
 LATEX_TABLES = [
     "verdicts",
     "departures",
@@ -8,18 +7,6 @@ LATEX_TABLES = [
     "losses",
     "squad",
 ]
-
-
-def article_figures(wildcards):
-    """Figures that the article includes; ends the run where there is no TeX."""
-    try:
-        typesetting.require_tex()
-    except UserError as error:
-        print(error, file=sys.stderr)
-        sys.exit(2)
-    return [
-        paths.figure(name, "pdf") for name in typesetting.figures(ARTICLE.read_text())
-    ]
 
 
 rule write_latex_tables:

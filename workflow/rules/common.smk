@@ -28,6 +28,7 @@ from attnid.jobs import is_done, last_words
 
 STARTED = time.time()
 ENVIRONMENT = Path(workflow.basedir) / "environment.yml"
+ARTICLE = Path(workflow.basedir) / "docs" / "article" / "attnid.tex"
 LOCK = os.path.relpath(Path(workflow.basedir) / "requirements.lock")
 
 ANALYSIS = [table.name for table in tables.ANALYSIS]
@@ -175,6 +176,18 @@ FIGURE_NAMES = figure_modules.names(GROUPS)
 FIGURES = [
     paths.figure(name, suffix) for name in FIGURE_NAMES for suffix in ("pdf", "png")
 ]
+
+
+def article_figures(wildcards):
+    """Figures that the article includes; ends the run where there is no TeX."""
+    try:
+        typesetting.require_tex()
+    except UserError as error:
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    return [
+        paths.figure(name, "pdf") for name in typesetting.figures(ARTICLE.read_text())
+    ]
 
 
 wildcard_constraints:

@@ -1,9 +1,9 @@
 """Optimisers, one module each, called in configurations as their modules are, with `-` for `_`.
 
 A module has SETTINGS, the settings of a case that it takes (`momentum`, `adam_betas`); MOMENTS_MOVE = True if all its
-state of the attention weights are moments that `attnid.symmetry.MOMENTS` knows, so that rebalancing can move them along;
-and `make(cell, parameters)` (`attnid.optim`). This package imports none of them, so that the configuration is checked
-without torch, and a change to one retrains just the cells that use it.
+state of the attention weights are moments that `attnid.symmetry.MOMENTS` knows, so that rebalancing can move them
+along; and `make(cell, parameters)` (`attnid.optim`). This package imports none of them, so that the configuration is
+checked without torch, and a change to one retrains just the cells that use it.
 """
 
 from pathlib import Path
