@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.slurm]
 IMPATIENT = ("--slurm-init-seconds-before-status-checks", "2", "--seconds-between-status-checks", "1")
 IMPATIENT += ("--latency-wait", "10")
 LONG = {
-    "training": {"steps": 15_000, "seeds": 1, "seeds_per_job": 1},
+    "training": {"steps": 30_000, "seeds": 1, "seeds_per_job": 1},
     "cases": {"long": {"optimizer": "adamw", "lr": 1e-3}},
     "groups": {"long": {"cases": ["long"]}},
 }
@@ -111,19 +111,19 @@ def test_a_job_over_its_memory_gets_more_and_one_over_its_time_or_queued_again_g
     lay_over(settings, LONG)
     (name,) = (own.id for own in cells(parse(settings)).values() if own.case == "long")
     target = paths.block(name, 0, 0) / "run.json"
-    limits = ("train_cell:mem_mb=attempt*450", "train_cell:runtime=1")
+    limits = ("train_cell:mem_mb=attempt*600", "train_cell:runtime=1")
     files = ("--configfile", "config/smoke.yaml", "long.yaml")
-    with started(checkout, "--set-resources", *limits, *files, "--retries", "6", "--", str(target)) as process:
+    with started(checkout, "--set-resources", *limits, *files, "--retries", "10", "--", str(target)) as process:
         queued_again = queue_again_once_it_trains(checkout.root / f"results/logs/training/{name}_seeds-0-0.log")
         output_of(process)
     assert "Restarts=1" in "".join(asked("scontrol", "show", "job", queued_again))
     states = [line.split("|") for line in asked("sacct", "-n", "-P", "-o", "jobid,state,reqmem") if line]
     jobs = [(state, memory) for number, state, memory in states if "." not in number]
-    assert [memory for _, memory in jobs] == [f"{450 * attempt}M" for attempt in range(1, len(jobs) + 1)]
+    assert [memory for _, memory in jobs] == [f"{600 * attempt}M" for attempt in range(1, len(jobs) + 1)]
     assert jobs[0][0] in ("FAILED", "OUT_OF_MEMORY"), jobs
     assert "TIMEOUT" in [state for state, _ in jobs], jobs
     assert jobs[-1][0] == "COMPLETED"
     record = json.loads((checkout.root / target).read_text())
     assert record["continued_from"] > 0
     steps = pd.read_parquet((checkout.root / target).with_name("steps.parquet"))
-    assert steps["step"].tolist() == [1, *range(5, 15_001, 5)]
+    assert steps["step"].tolist() == [1, *range(5, 30_001, 5)]

@@ -2,46 +2,29 @@
 
 import base64
 import json
-import os
 import re
-import subprocess
-import sys
 from html import unescape
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
-import verify
-from settings import ROOT, overlaid_settings
+from run_from_tables import RunFromTables
+from settings import overlaid_settings
 
 from attnid import figures, paths
 
 pytestmark = pytest.mark.slow
 
-NO_NETWORK = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY"), "http://127.0.0.1:9")
 NAMES = figures.names(overlaid_settings("smoke.yaml")["groups"])
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a run from tables made elsewhere and Snakemake's report of it."""
-    place = tmp_path_factory.mktemp("checkout")
-    verify.copy_workflow(place)
-    tables = ("--config", f"tables={ROOT / 'reference' / 'smoke'}")
-    for arguments in (("--cores", "2"), ("--report", "results/snakemake-report.html")):
-        result = subprocess.run(
-            [sys.executable, "-m", "snakemake", *arguments, *tables],
-            cwd=place,
-            env=os.environ | NO_NETWORK,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-        assert result.returncode == 0, result.stdout[-5000:]
-        assert "ERROR" not in result.stdout
-    return place
+def place(run_from_tables: RunFromTables) -> Path:
+    """The directory of a run with Snakemake's report of it."""
+    output = run_from_tables.snakemake("--report", "results/snakemake-report.html")
+    assert "ERROR" not in output
+    return run_from_tables.root
 
 
 def held(place: Path, name: str) -> Any:
@@ -74,4 +57,4 @@ def test_a_figure_has_its_own_title_and_caption(name: str, place: Path) -> None:
 
 def test_the_report_describes_the_workflow_and_shows_its_rules(place: Path) -> None:
     assert "https://arxiv.org/abs/2609.01231" in held(place, "workflow_desc")
-    assert set(held(place, "rules")) == {"draw_figure", "judge_claims", "report_page"}
+    assert set(held(place, "rules")) == {"draw_figure", "judge_claims", "report_page", "write_latex_tables"}
