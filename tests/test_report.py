@@ -1,6 +1,8 @@
 import re
+from base64 import b64decode
 from html import escape
 from html.parser import HTMLParser
+from io import BytesIO
 from itertools import pairwise
 from typing import Any
 
@@ -8,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import synthetic
+from PIL import Image, ImageChops
 
 from attnid import pages, report, style, tables
 from attnid.claims.ledger import VERDICTS, Claim, Finding
@@ -243,7 +246,8 @@ def test_nothing_is_fetched(picture: bytes) -> None:
 def test_figures_are_inline_with_a_text_and_their_table(picture: bytes) -> None:
     parsed = Page(page(picture))
     (image,) = [image for image in parsed.all("img") if "src" in image]
-    assert (image["src"] or "").startswith("data:image/png;base64,iVBOR")
+    shown, saved = (Image.open(BytesIO(data)) for data in (b64decode((image["src"] or "").split(",")[1]), picture))
+    assert ImageChops.difference(shown, saved.convert("RGB")).getbbox() is None
     assert image["alt"] == "A figure. What it shows."
     assert (image["width"], image["height"]) == ("960", "137")
     assert "The 3 rows behind the figure, in results/analysis/ranks.parquet" in parsed.text

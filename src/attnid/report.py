@@ -1,15 +1,16 @@
 """One self-contained page for a person: verdicts first, then figures, models, errata, commands and provenance."""
 
 import shlex
-import struct
 from base64 import b64encode
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Any
 
 import pandas as pd
 import yaml
+from PIL import Image
 
 from attnid import pages, paths, style
 from attnid.claims.ledger import ANSWERS, BEYOND, CORRECTED, NOT_REPRODUCED, NOT_RUN, QUALIFIED, REPRODUCED, Claim
@@ -196,16 +197,20 @@ def _ran(runs: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _shown(entry: FigureEntry) -> dict[str, Any]:
-    """What the template needs of a figure: the picture inline, its size on the page and the table's first rows."""
-    pixels_wide, pixels_high = struct.unpack(">II", entry.png[16:24])  # where every PNG file states its size
-    width = round(pixels_wide * PAGE_PIXELS)
+    """What the template needs of a figure: the picture inline, its size on the page and the table's first rows.
+
+    The picture is the same, pixel for pixel, as WebP, which takes less than half the room.
+    """
+    picture, webp = Image.open(BytesIO(entry.png)), BytesIO()
+    picture.convert("RGB").save(webp, "webp", lossless=True)
+    width = round(picture.width * PAGE_PIXELS)
     return {
         "width": width,
-        "height": round(pixels_high * PAGE_PIXELS),
+        "height": round(picture.height * PAGE_PIXELS),
         "wide": width > PHONE_PIXELS,
         "title": entry.title,
         "caption": entry.caption,
-        "picture": f"data:image/png;base64,{b64encode(entry.png).decode()}",
+        "picture": f"data:image/webp;base64,{b64encode(webp.getvalue()).decode()}",
         "table": entry.table.head(SHOWN_FIRST),
         "length": len(entry.table),
         "path": entry.table_path,
