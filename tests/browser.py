@@ -1,40 +1,25 @@
 """A browser for the tests of pages: the system's Chromium, which fetches nothing and hears every complaint."""
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import chromium
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 PHONE, DESK = 390, 1440
 """Widths of a window, in CSS pixels."""
 
-FLAGS = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--host-resolver-rules=MAP * ~NOTFOUND",
-)
-
 
 @contextmanager
-def chromium() -> Iterator[Browser]:
-    """The system's Chromium with an empty profile; the test is skipped where there is none."""
-    path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if path is None:
+def launched() -> Iterator[Browser]:
+    """The system's Chromium; the test is skipped where there is none."""
+    if chromium.installed() is None:
         pytest.skip("no Chromium on this machine: install the package chromium")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=list(FLAGS))
+    with chromium.launched() as browser:
         yield browser
-        browser.close()
 
 
 @contextmanager

@@ -14,7 +14,7 @@ torch.set_num_threads(1)
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[playwright.sync_api.Browser]:
     """One browser for the tests of a module."""
-    with browser.chromium() as launched:
+    with browser.launched() as launched:
         yield launched
 
 
