@@ -30,7 +30,7 @@ plan: check
 	$(BIN)/attnid plan config.yaml $(OVERLAY)
 
 test: install
-	$(BIN)/python -m pytest -m "not slurm"
+	$(BIN)/python -m pytest -m "not slurm" -n auto --dist loadfile
 
 test-slurm: install
 	$(BIN)/python -m pytest -m slurm -rs

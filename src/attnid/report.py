@@ -49,10 +49,11 @@ TARGETS = {
     "the figures": "figures",
     "the verdicts": "claims",
     "this page": "report",
+    "the article, as a PDF (needs TeX)": "article",
 }
 """What the commands of the page make, and their targets of Snakemake."""
-ON_TABLES = ("everything", "the figures", "the verdicts", "this page")
-"""What is made here where the tables come from another run."""
+MAKE_TABLES = ("analysis", "training", "metrics")
+"""The targets that make nothing where the tables come from another run."""
 
 
 @dataclass(frozen=True)
@@ -137,7 +138,7 @@ def commands(options: Sequence[str], runs: Sequence[Mapping[str, Any]], made_her
     `options` are the arguments that give snakemake the configuration; `runs` has one entry a training job, as in
     runs.json; `made_here` says whether the tables come from this run, and not from another.
     """
-    targets = TARGETS if made_here else {what: TARGETS[what] for what in ON_TABLES}
+    targets = {what: target for what, target in TARGETS.items() if made_here or target not in MAKE_TABLES}
     lines = [(what, ["snakemake", "--cores", "all", target, *options]) for what, target in targets.items()]
     if made_here and runs:
         seeds = pages.listed(runs[0]["seeds"])
