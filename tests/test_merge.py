@@ -110,6 +110,27 @@ def test_other_code_is_refused_by_name(
     assert sentence in merged(capsys, first, second, tmp_path / "c", status=2)
 
 
+def edit_codes(directory: Path, shared: str, **of_optimizers: str) -> None:
+    for path in directory.rglob("run.json"):
+        record = json.loads(path.read_text())
+        code = f"{shared}+{of_optimizers[record['settings']['optimizer']]}"
+        path.write_text(json.dumps(record | {"code": code}))
+
+
+def test_each_optimiser_has_code_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, only_sgd = results(tmp_path / "a", [0]), results(tmp_path / "b", [1]), tmp_path / "d"
+    results(only_sgd, [1], ["sgd"])
+    for directory in (first, second, only_sgd):
+        edit_codes(directory, "shared", adamw="1", sgd="2")
+    assert "4 runs of 2 cells" in merged(capsys, first, second, tmp_path / "c")
+    edit_codes(second, "shared", adamw="1", sgd="3")
+    assert "by other code" in merged(capsys, first, second, tmp_path / "e", status=2)
+    edit_codes(only_sgd, "changed", sgd="2")
+    assert "by other code" in merged(
+        capsys, results(tmp_path / "f", [0], ["adamw"]), only_sgd, tmp_path / "g", status=2
+    )
+
+
 @pytest.mark.parametrize(
     ("changes", "sentence"),
     [

@@ -212,6 +212,8 @@ def test_a_run_with_a_failed_cell_gives_a_page_that_names_it(finished: Checkout,
     )
     shutil.rmtree(failed)
     failed.touch()
+    shutil.rmtree(here.root / "results" / "metrics")
+    (here.root / "results" / "report.html").unlink()
     assert "--config partial=true" in here.snakemake(status=1)
     here.snakemake("--config", "partial=true")
     page = (here.root / "results" / "report.html").read_text()

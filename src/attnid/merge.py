@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 import pandas as pd
 
@@ -13,6 +14,7 @@ from attnid import dataset, metrics, tables
 from attnid.cell import Cell
 from attnid.config import VARIED
 from attnid.errors import UserError
+from attnid.provenance import shared_code
 from attnid.run_record import RunRecord, read_json, read_records, write_records
 
 OF_ONE_CASE = {*VARIED, "lr_floor", "case"}
@@ -104,18 +106,25 @@ def _blocks(directory: Path) -> Iterator[Block]:
 
 
 def _require_same_code(blocks: list[Block]) -> None:
-    """The hash of the training code and lock names what is the same; commit and versions say what differs."""
-    one = blocks[0]
-    for other in blocks[1:]:
+    """The hashes of the training code and lock name what is the same; commit and versions say what differs."""
+    one, of_optimizer = blocks[0], dict[str, Block]()
+    for other in blocks:
+        known = of_optimizer.setdefault(other.settings.optimizer, other)
         for name in sorted({*one.record.versions, *other.record.versions}):
             version, found = (block.record.versions.get(name, "none") for block in (one, other))
             if found != version:
                 raise UserError(f"merge: {one.path} was trained with {name} {version}, {other.path} with {found}")
-        if other.record.code != one.record.code:
-            raise UserError(
-                f"merge: {one.path} was trained by other code (commit {one.record.commit}) than {other.path} "
-                f"(commit {other.record.commit}); allowed: results of the same code"
-            )
+        if shared_code(other.record.code) != shared_code(one.record.code):
+            _refuse_other_code(one, other)
+        if other.record.code != known.record.code:
+            _refuse_other_code(known, other)
+
+
+def _refuse_other_code(one: Block, other: Block) -> NoReturn:
+    raise UserError(
+        f"merge: {one.path} was trained by other code (commit {one.record.commit}) than {other.path} "
+        f"(commit {other.record.commit}); allowed: results of the same code"
+    )
 
 
 def _require_same_settings(blocks: list[Block]) -> None:

@@ -30,6 +30,16 @@ def digest(files: Iterable[str | Path]) -> str:
     return together.hexdigest()
 
 
+def code(shared: Iterable[str | Path], own: Iterable[str | Path]) -> str:
+    """What names the code of a training job: hashes of the files that all jobs share, and of those of its optimiser."""
+    return f"{digest(shared)}+{digest(own)}"
+
+
+def shared_code(code: str) -> str:
+    """The part of a training job's code that all jobs share."""
+    return code.partition("+")[0]
+
+
 def commit() -> str:
     """The commit of the checkout the package runs from, marked where files differ from it; "unknown" outside one."""
     here = Path(__file__).parent

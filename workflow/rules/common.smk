@@ -84,10 +84,10 @@ def library(script, *modules):
     return [os.path.relpath(path) for path in found]
 
 
-def training_library(wildcards):
-    """Files of the package that training a cell depends on: of the optimisers, its own."""
-    optimizer = CELLS[wildcards.cell].optimizer
-    return library("train_cell.py", optimisers.module(optimizer))
+def optimizer_files(wildcards):
+    """Files of the package that training a cell depends on and that of others may not: those of its optimiser."""
+    script, module = "train_cell.py", optimisers.module(CELLS[wildcards.cell].optimizer)
+    return [path for path in library(script, module) if path not in library(script)]
 
 
 def figure_tables(wildcards):

@@ -1,7 +1,8 @@
 rule train_cell:
     input:
         corpus=CORPUS,
-        library=training_library,
+        library=library("train_cell.py"),
+        optimizer=optimizer_files,
         lock=LOCK,
     output:
         steps="results/training/{cell}/seeds-{first}-{last}/steps.parquet",

@@ -23,7 +23,7 @@ with (
         last=last,
         text=Path(snakemake.input.corpus),
         device=device,
-        code=provenance.digest([*snakemake.input.library, snakemake.input.lock]),
+        code=provenance.code([*snakemake.input.library, snakemake.input.lock], snakemake.input.optimizer),
         log=log,
         tensorboard=bool(snakemake.resources.tensorboard),
         live=live,
