@@ -110,10 +110,11 @@ def _samples(evidence: pd.DataFrame) -> dict[Key, _Sample]:
     rows = evidence.assign(
         item=found["of"].where(run, evidence["item"]).fillna(""),
         again=evidence.groupby(["id", "part", "item"]).cumcount(),
-        average=evidence["average"].fillna(ARITHMETIC).where(run, None),
+        average=evidence["average"].fillna(ARITHMETIC),
+        run=run,
     )
     return {
-        key: _Sample(group["average"].iloc[0], group["value"].to_numpy(dtype=float))
+        key: _Sample(group["average"].iloc[0] if group["run"].iloc[0] else None, group["value"].to_numpy(dtype=float))
         for key, group in rows.groupby(KEY, sort=False)
     }
 
