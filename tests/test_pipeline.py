@@ -211,7 +211,9 @@ def test_a_run_with_a_failed_cell_gives_a_page_that_names_it(finished: Checkout,
         path for path in sorted((here.root / "results" / "training").iterdir()) if path.name.startswith("adamw-cleared")
     )
     shutil.rmtree(failed)
-    failed.touch()
+    in_the_way = here.root / paths.running(failed.name, 0, 1)
+    in_the_way.parent.mkdir(exist_ok=True)
+    in_the_way.touch()
     shutil.rmtree(here.root / "results" / "metrics")
     (here.root / "results" / "report.html").unlink()
     assert "--config partial=true" in here.snakemake(status=1)
@@ -220,6 +222,7 @@ def test_a_run_with_a_failed_cell_gives_a_page_that_names_it(finished: Checkout,
     assert "1 training job is missing from this page" in page
     missing = page[page.index('<h2 id="missing"') : page.index('<h2 id="again"')]
     assert f'<th scope="row">{failed.name}</th><td>0 to 1</td>' in missing
+    assert "File exists" in missing
     claims = tables.read(tables.CLAIMS, here.root / "results" / "claims.parquet")
     judged = tables.read(tables.CLAIMS, finished.root / "results" / "claims.parquet")
     assert "not run" in set(claims["verdict"])

@@ -11,9 +11,10 @@ import pandas as pd
 import pytest
 import synthetic
 from PIL import Image, ImageChops
+from report_contents import claim, page, run
 
-from attnid import pages, report, style, tables
-from attnid.claims.ledger import VERDICTS, Claim, Finding
+from attnid import explorer, pages, report, style, tables
+from attnid.claims.ledger import VERDICTS
 
 VOID = {"col", "meta", "link", "img", "br", "hr", "input"}
 HOSTILE = "<script>alert('x')</script> & \"quoted\""
@@ -25,52 +26,6 @@ def picture(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("figure") / "figure.png"
     style.save(figure, path)
     return path.read_bytes()
-
-
-def run(**changes: Any) -> dict[str, Any]:
-    return {
-        "cell": "sgd_h4_3f2a91",
-        "seeds": [1, 2, 3],
-        "device": "cpu",
-        "machine": "Linux x86_64, 2 cores",
-        "threads": 1,
-        "commit": "0123abc",
-        "versions": {"python": "3.11.2", "torch": "2.13.0"},
-        "started": "2026-09-20T10:00:00+00:00",
-        "seconds": 61.2,
-        "settings": {"lr": 0.25, "steps": 600},
-    } | changes
-
-
-def claim(name: str, **changes: Any) -> Claim:
-    def judge(tables: Any) -> Finding:
-        raise NotImplementedError
-
-    values = {"at": "4.2", "kind": "count", "statement": "", "printed": None, "rule": f"the rule of {name}"} | changes
-    return Claim(id=name, judge=judge, **values)
-
-
-def page(picture: bytes, **changes: Any) -> str:
-    ledger = changes.get("claims", synthetic.claims())
-    table = pd.DataFrame({"layer": "plain", "rank": range(3)})
-    entry = report.FigureEntry("A figure", "What it shows.", picture, table, "results/analysis/ranks.parquet")
-    inputs: dict[str, Any] = {
-        "claims": ledger,
-        "evidence": pd.DataFrame(
-            {"id": "six-heads", "part": "identified share", "item": ["H = 6"], "average": [None], "value": [11 / 12],
-             "lower": 0.83, "upper": 0.83}
-        )[tables.EVIDENCE.names],
-        "register": {name: claim(name) for name in ledger["id"]} | {"six-heads": claim("six-heads", figure="a_figure")},
-        "architectures": synthetic.all_tables()["architectures"],
-        "figures": {"a_figure": entry},
-        "runs": [run()],
-        "missing": [],
-        "astray": [],
-        "commands": [("everything", "snakemake --cores all")],
-        "config": {"model": {"n_layers": 2}},
-        "created": "2026-09-20 11:00 UTC",
-    }  # fmt: skip
-    return report.render(report.Contents(**inputs | changes))
 
 
 def words(html: str) -> str:
@@ -229,10 +184,11 @@ def test_text_from_outside_is_escaped(picture: bytes) -> None:
         runs=[run(cell=HOSTILE, device=HOSTILE, versions={HOSTILE: HOSTILE}, settings={HOSTILE: HOSTILE})],
         config={HOSTILE: HOSTILE},
         created=HOSTILE,
+        explorer=explorer.Explorer([{"cell": HOSTILE, "label": HOSTILE, "measures": {}}], 0),
     )
     assert "<script>alert" not in html
-    assert escape("<script>alert(", quote=False) in html
-    assert len(Page(html).all("script")) == 1
+    assert f">{escape(HOSTILE, quote=False)}</option>" in html.replace("&#39;", "'").replace("&#34;", '"')
+    assert [script.get("type") for script in Page(html).all("script")] == ["text/plain", "module", None]
 
 
 def test_nothing_is_fetched(picture: bytes) -> None:
