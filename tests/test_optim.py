@@ -5,7 +5,9 @@ import pytest
 import torch
 from settings import cell
 
+from attnid import optimisers
 from attnid.optim import clip_gradients, learning_rate, make_optimizers, member_norms
+from attnid.symmetry import MOMENTS
 
 
 def nanogpt_rate(it: int, lr: float, min_lr: float, warmup: int, decay_iters: int) -> float:
@@ -142,3 +144,48 @@ def test_the_cosine_ends_at_decay_steps_and_stays_at_its_floor() -> None:
     assert [learning_rate(settings, step) for step in (12, 13, 30)] == pytest.approx([0.1] * 3)
     same = cell(steps=12, lr=1.0, lr_floor=0.1, warmup_steps=2)
     assert [learning_rate(settings, step) for step in range(1, 13)] == [learning_rate(same, n) for n in range(1, 13)]
+
+
+def trained(name: str, shapes: dict[str, tuple[int, ...]], members: list[int]) -> Any:
+    """Three steps of an optimiser for some of two members: the weights, and the optimisers."""
+    weights = {name: stacked(*shape)[members].requires_grad_() for name, shape in shapes.items()}
+    taken = {key: value for key, value in SETTINGS.items() if key in optimisers.settings(name)}
+    made = make_optimizers(cell(optimizer=name, lr=0.1, weight_decay=0.1, **taken), weights)
+    for step in range(3):
+        for weight, shape in zip(weights.values(), shapes.values(), strict=True):
+            weight.grad = stacked(*shape, seed=step + 1)[members]
+        for optimizer in made:
+            optimizer.step()
+    return weights, made
+
+
+SETTINGS: dict[str, Any] = {"momentum": 0.9, "adam_betas": (0.8, 0.9)}
+ALL_SHAPES = SHAPES | {"b_up": (2, 3, 32), "token_embedding": (2, 5, 8)}
+
+
+@pytest.mark.parametrize("name", optimisers.NAMES)
+def test_every_optimiser_moves_every_parameter_and_no_member_by_another(name: str) -> None:
+    together, _ = trained(name, ALL_SHAPES, [0, 1])
+    alone, _ = trained(name, ALL_SHAPES, [1])
+    for parameter, weights in together.items():
+        torch.testing.assert_close(weights[1:], alone[parameter])
+        assert (weights.detach() != stacked(*ALL_SHAPES[parameter])).all(), parameter
+
+
+@pytest.mark.parametrize("name", [name for name in optimisers.NAMES if optimisers.moments_move(name)])
+def test_state_that_moves_with_the_weights_is_all_moments(name: str) -> None:
+    weights, made = trained(name, ALL_SHAPES, [0, 1])
+    for optimizer in made:
+        for weight in weights.values():
+            entries = {key: value for key, value in optimizer.state[weight].items() if torch.is_tensor(value)}
+            assert {key for key, value in entries.items() if value.numel() > 1} <= set(MOMENTS)
+
+
+@pytest.mark.parametrize("name", optimisers.NAMES)
+def test_the_settings_that_an_optimiser_takes_change_its_steps(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before, _ = trained(name, ALL_SHAPES, [0, 1])
+    for key in optimisers.settings(name):
+        with monkeypatch.context() as changed:
+            changed.setitem(SETTINGS, key, {"momentum": 0.1, "adam_betas": (0.1, 0.2)}[key])
+            after, _ = trained(name, ALL_SHAPES, [0, 1])
+        assert any(not torch.equal(before[parameter], after[parameter]) for parameter in before), key
