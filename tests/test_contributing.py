@@ -150,4 +150,6 @@ def test_commands_and_paths_of_the_page_are_there() -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"(?:^|`)make ([a-z-]+)", PAGE, re.MULTILINE)) <= targets
     named = re.findall(r"`(?:python )?((?:src|tests|tools|docs|config)/[\w./]+)`", PAGE)
-    assert not [name for name in named if name not in FILES and not (ROOT / name).exists()]
+    links = re.findall(r"\]\(([^)#]+)\)", PAGE)
+    assert links
+    assert not [name for name in named + links if name not in FILES and not (ROOT / name).exists()]

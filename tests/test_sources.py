@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from attnid import sources
+from attnid import optimisers, sources
 
 
 def names(script: Path, *modules: str) -> set[str]:
@@ -44,3 +44,11 @@ def test_a_package_that_imports_what_it_finds_depends_on_all_of_it(
     script = tmp_path / "script.py"
     script.write_text("from attnid import claims\n")
     assert names(script) == set(files) - {"unused.py"}
+
+
+def test_training_a_cell_depends_on_its_own_optimiser_and_on_no_other() -> None:
+    script = sources.PACKAGE.parents[1] / "workflow" / "scripts" / "train_cell.py"
+    own = optimisers.module("sign-sgd")
+    found = {name for name in names(script, own) if name.startswith("optimisers/")}
+    assert found == {"optimisers/__init__.py", "optimisers/sign_sgd.py"}
+    assert names(script, own) - names(script) == {"optimisers/sign_sgd.py"}
