@@ -24,7 +24,7 @@ CLAIM, OPTIMISER, FIGURE = (
 )
 ENTRY = re.compile(r"^`([\w./]+)`, in `(\w+)`\n\n```python\n(.*?)```$", re.DOTALL | re.MULTILINE)
 [(TEST_FILE, TEST_TABLE, TEST_LINE)] = ENTRY.findall(PAGE)
-ALSO = ("tests", "tools", "pyproject.toml")
+ALSO = ("tests", "tools", "pyproject.toml", "README.md")
 
 
 class Project:
@@ -72,7 +72,7 @@ def test_each_is_one_file() -> None:
 
 def test_the_claim_is_judged_and_the_figure_drawn_from_tables(project: Project) -> None:
     figure = "results/figures/validation_loss"
-    kept = f"tables={ROOT / 'reference' / 'smoke'}"
+    kept = f"tables={ROOT / 'reference'}"
     assert f"{figure}.png" in project.planned("figures", "--config", kept)
     project.run("snakemake", "--cores", "1", "claims", f"{figure}.png", f"{figure}.pdf", "--config", kept)
     ledger = tables.read(tables.CLAIMS, project.root / "results" / "claims.parquet").set_index("id")
@@ -80,6 +80,8 @@ def test_the_claim_is_judged_and_the_figure_drawn_from_tables(project: Project) 
     assert (claim["verdict"], claim["measured"]) == ("reproduced", 1)
     assert list(ledger.index)[-1] == "multi-head-fraction-vo"
     assert r"\attnidMultiHeadFractionVoVerdict" in (project.root / "results" / "claims.tex").read_text()
+    project.run("tools.verdicts")
+    assert "| multi-head-fraction-vo | 4.5 |" in (project.root / "README.md").read_text()
     assert (project.root / f"{figure}.png").read_bytes().startswith(b"\x89PNG")
     assert (project.root / f"{figure}.pdf").read_bytes().startswith(b"%PDF")
 
