@@ -1,4 +1,3 @@
-const { vega } = vegaEmbed;
 const form = document.getElementById("explorer-form");
 const chart = document.getElementById("explorer-chart");
 const reading = document.getElementById("explorer-value");
@@ -7,7 +6,8 @@ const KINDS = ["seed", "layer", "head"];
 const COLORS = 6;
 
 const cells = await unpacked(document.getElementById("explorer-data").textContent);
-let view;
+let embedded; // the chart as Vega-Embed gives it
+let drawing = Promise.resolve();
 let lines = [];
 let place = [0, 0]; // of the value that is read: its line, and its point there
 
@@ -177,11 +177,11 @@ function read() {
   const [line, index] = place;
   const point = lines[line]?.[index];
   reading.textContent = point ? `${point.said}: ${number(point.y)}` : "";
-  view.data("line", point ? lines[line] : []).data("point", point?.drawn ? [point] : []).runAsync();
+  embedded.view.data("line", point ? lines[line] : []).data("point", point?.drawn ? [point] : []).runAsync();
 }
 
 function readNearest([x, y]) {
-  const [left, top] = [view.scale("x"), view.scale("y")];
+  const [left, top] = [embedded.view.scale("x"), embedded.view.scale("y")];
   let nearest = Infinity;
   lines.forEach((points, line) => points.forEach((point, index) => {
     const distance = point.drawn ? Math.hypot(left(point.x) - x, top(point.y) - y) : Infinity;
@@ -202,34 +202,41 @@ chart.addEventListener("keydown", (event) => {
   read();
 });
 
+// One drawing after the other: the chart is that of the last choice.
+function redraw() {
+  drawing = drawing.then(draw);
+}
+
 async function draw() {
   const { measure, overHeads, logarithmic } = chosen();
   const ofHeads = measure.null !== null;
   for (const part of [fieldset("layer"), fieldset("head"), form.elements.over]) part.disabled = !ofHeads;
+  reading.textContent = "";
+  lines = [];
+  embedded?.finalize();
+  embedded = await vegaEmbed(chart.firstElementChild, specification(), {
+    mode: "vega", renderer: "svg", actions: false, defaultStyle: false, tooltip: false,
+  });
   const rows = shown();
+  place = [0, 0];
   lines = (overHeads ? headLines : stepLines)(rows);
   lines.forEach((points, line) => points.forEach((point) => Object.assign(point, {
     line, color: color(point.layer), drawn: point.y !== null && (point.y > 0 || !logarithmic),
   })));
-  place = [0, 0];
-  reading.textContent = "";
-  view?.finalize();
-  view = new vega.View(vega.parse(specification()), { renderer: "svg", container: chart });
-  view.addSignalListener("pointer", (_, position) => readNearest(position));
-  view.data("points", lines.flat().filter((point) => point.drawn || !overHeads));
-  await view.runAsync();
+  embedded.view.addSignalListener("pointer", (_, position) => readNearest(position));
+  await embedded.view.data("points", lines.flat().filter((point) => point.drawn || !overHeads)).runAsync();
   describe(rows);
 }
 
 for (const button of form.querySelectorAll("[data-check]")) {
   button.addEventListener("click", () => {
     for (const box of button.parentElement.querySelectorAll("input")) box.checked = button.dataset.check === "true";
-    draw();
+    redraw();
   });
 }
 form.elements.cell.addEventListener("change", fill);
-form.addEventListener("change", draw);
+form.addEventListener("change", redraw);
 form.addEventListener("submit", (event) => event.preventDefault());
 form.hidden = false;
 fill();
-draw();
+redraw();
