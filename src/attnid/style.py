@@ -1,7 +1,8 @@
 """The one style of all figures: colours, sizes, and the few drawing steps and look-ups that they share.
 
 Figures are drawn without pyplot, so nothing global is left behind. Colours are those of Okabe and Ito (cases) and Tol
-(layers), which readers with any of the common colour-vision deficiencies can tell apart.
+(layers), darkened until each stands out from white paper, and apart from each other for readers with any of the common
+colour-vision deficiencies.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,34 +24,36 @@ SINGLE, DOUBLE = 3.4, 7.0
 """Widths of one and of two columns of print, in inches."""
 
 INK, GREY, PALE = "#222222", "#6b6b6b", "#d9d9d9"
-PALETTE = ("#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-ORDERED = ("#440154", "#31688E", "#35B779", "#C9B500")
+BLACK, BLUE, VERMILION, GREEN = "#000000", "#00548F", "#A73900", "#009D72"
+PINK, ORANGE, VIOLET = "#BC7CB0", "#CD8200", "#848AE6"
+PALETTE = (BLACK, BLUE, VERMILION, GREEN, PINK, ORANGE, VIOLET)
+ORDERED = ("#440154", "#31688E", "#00A85C", "#A39300")
 """Colours for an ordered setting (a learning rate), dark to light."""
 
 CASES: Mapping[str, tuple[str, str]] = {
-    "sgd": ("SGD", "#0072B2"),
-    "sgd-decay": ("SGD, weight decay", "#56B4E9"),
-    "adamw": ("AdamW", "#D55E00"),
-    "adamw-rebalanced": ("AdamW, rebalanced", "#009E73"),
-    "adamw-cleared": ("AdamW, state cleared", "#E69F00"),
-    "sgd-floor": ("SGD, floor 1e-4", "#CC79A7"),
-    "sgd-unclipped": ("SGD, unclipped", "#0072B2"),
-    "sgd-momentum": ("SGD, momentum", "#0072B2"),
-    "sign-sgd": ("sign-SGD", "#CC79A7"),
-    "sign-sgd-momentum": ("sign-SGD, momentum", "#CC79A7"),
-    "adam-no-momentum": ("Adam, no momentum", "#E69F00"),
-    "adam": ("Adam", "#E69F00"),
-    "adamw-unclipped": ("AdamW, unclipped", "#D55E00"),
-    "muon": ("Muon", "#000000"),
-    "adamw-rebalanced-kept": ("rebalanced, state kept", "#009E73"),
-    "adamw-rebalanced-moved": ("rebalanced, state moved", "#0072B2"),
-    "adamw-both": ("QK and VO rebalanced", "#56B4E9"),
-    "adamw-both-kept": ("QK and VO, state kept", "#56B4E9"),
-    "adamw-both-moved": ("QK and VO, state moved", "#56B4E9"),
-    "adamw-projected": ("QK steps projected", "#CC79A7"),
-    "adamw-both-projected": ("QK and VO steps projected", "#CC79A7"),
+    "sgd": ("SGD", BLUE),
+    "sgd-decay": ("SGD, weight decay", VIOLET),
+    "adamw": ("AdamW", VERMILION),
+    "adamw-rebalanced": ("AdamW, rebalanced", GREEN),
+    "adamw-cleared": ("AdamW, state cleared", ORANGE),
+    "sgd-floor": ("SGD, floor 1e-4", PINK),
+    "sgd-unclipped": ("SGD, unclipped", BLUE),
+    "sgd-momentum": ("SGD, momentum", BLUE),
+    "sign-sgd": ("sign-SGD", PINK),
+    "sign-sgd-momentum": ("sign-SGD, momentum", PINK),
+    "adam-no-momentum": ("Adam, no momentum", ORANGE),
+    "adam": ("Adam", ORANGE),
+    "adamw-unclipped": ("AdamW, unclipped", VERMILION),
+    "muon": ("Muon", BLACK),
+    "adamw-rebalanced-kept": ("rebalanced, state kept", GREEN),
+    "adamw-rebalanced-moved": ("rebalanced, state moved", BLUE),
+    "adamw-both": ("QK and VO rebalanced", VIOLET),
+    "adamw-both-kept": ("QK and VO, state kept", VIOLET),
+    "adamw-both-moved": ("QK and VO, state moved", VIOLET),
+    "adamw-projected": ("QK steps projected", PINK),
+    "adamw-both-projected": ("QK and VO steps projected", PINK),
 }
-LAYERS = ("#332288", "#CC6677", "#44AA99", "#999933", "#88CCEE", "#882255")
+LAYERS = ("#332288", "#C6626D", "#0CA1B4", "#979732", "#8988E6", "#7F1B4E")
 LINES = ("-", "--", ":", "-.")
 
 SETTINGS: Any = {
@@ -150,7 +153,7 @@ def case_color(case: str) -> str:
 
 def layer_style(layer: int) -> dict[str, str]:
     """Colour and line of a layer, the same in every figure."""
-    return {"color": LAYERS[layer % len(LAYERS)], "linestyle": LINES[layer // len(LAYERS) % len(LINES)]}
+    return {"color": LAYERS[layer % len(LAYERS)], "linestyle": LINES[layer % len(LINES)]}
 
 
 def null_band(ax: Axes, cell: pd.Series) -> None:

@@ -13,7 +13,7 @@ CAPTION = (
 )
 TABLES = ("heads", "groups", "cells")
 GROUP = "conserved"
-MEASURES = {"beta": ("weights alone", "#0072B2"), "beta_augmented": ("with biases", "#D55E00")}
+MEASURES = {"beta": ("weights alone", style.BLUE), "beta_augmented": ("with biases", style.VERMILION)}
 
 
 @style.styled

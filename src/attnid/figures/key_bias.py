@@ -13,7 +13,7 @@ CAPTION = (
 )
 TABLES = ("heads", "groups", "cells")
 GROUP = "key_bias"
-MEASURES = {"norm_query_bias": ("query bias", "#0072B2"), "norm_key_bias": ("key bias", "#D55E00")}
+MEASURES = {"norm_query_bias": ("query bias", style.BLUE), "norm_key_bias": ("key bias", style.VERMILION)}
 
 
 @style.styled

@@ -14,7 +14,7 @@ CAPTION = (
 )
 TABLES = ("heads", "groups", "cells")
 GROUP = "causes"
-HALVES = {"scaling": "#0072B2", "rotation": "#D55E00"}
+HALVES = {"scaling": style.BLUE, "rotation": style.VERMILION}
 
 
 @style.styled
