@@ -19,7 +19,7 @@ REFRESH = 1.0
 ASK = 0.05
 """Seconds between two looks at whether it is to stop."""
 UNLIMITED = 10_000
-SHORTEST_NAME = 24
+SHORTEST_NAME = 16
 MOST_NOTES = 6
 GAP = 2
 STYLES: Mapping[State, str] = {"running": "cyan", "failed": "bold red", "waiting": "dim", "done": "green"}
