@@ -7,7 +7,7 @@ from typing import Any
 
 import chromium
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 
 PHONE, DESK = 390, 1440
 """Widths of a window, in CSS pixels."""
@@ -49,6 +49,31 @@ def overflow(page: Page) -> int:
     """CSS pixels by which a page is wider than its window."""
     width: int = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     return width
+
+
+def figures_of_a_good_report(browser: Browser, path: Path, **options: Any) -> int:
+    """How many pictures a report shows with all claims open, those of the claims among them.
+
+    AssertionError if it is too large, wider than a window, or something of it does not show, on a phone or at a desk.
+    """
+    assert path.stat().st_size < 5 * 2**20
+    counts = set()
+    for width in (PHONE, DESK):
+        with opened(browser, path, width, **options) as page:
+            expect(page.locator("#explorer-chart svg")).to_be_visible()
+            assert overflow(page) == 0
+            page.get_by_role("button", name="open all").click()
+            page.wait_for_function("[...document.images].every(image => image.hidden || image.complete)")
+            shown = page.evaluate(
+                "[...document.images].filter(image => !image.hidden).map(image => image.naturalWidth)"
+            )
+            assert 0 not in shown
+            assert overflow(page) == 0
+            outside = "element => element.getBoundingClientRect().right > innerWidth"
+            assert page.evaluate(f"[...document.querySelectorAll('select, fieldset')].filter({outside}).length") == 0
+            counts.add(len(shown))
+    (count,) = counts
+    return int(count)
 
 
 def _leaves_the_disk(url: str) -> bool:

@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import browser
 import pandas as pd
 import pytest
 import verify
+from playwright.sync_api import Browser
 from settings import overlaid_settings
 
 from attnid import figures, paths, tables
@@ -78,6 +80,11 @@ def test_the_pipeline_makes_everything_it_promises(finished: Checkout) -> None:
     heads = tables.read(tables.HEADS, finished.root / paths.metrics("heads"))
     assert set(heads.cell) == wanted
     assert set(heads.seed) == {0, 1}
+
+
+def test_the_page_shows_every_figure_on_a_phone_and_at_a_desk(finished: Checkout, chromium: Browser) -> None:
+    drawn = len(figures.names(overlaid_settings("smoke.yaml")["groups"]))
+    assert browser.figures_of_a_good_report(chromium, finished.root / "results" / "report.html") >= drawn
 
 
 def test_every_claim_has_a_verdict(finished: Checkout) -> None:
@@ -203,7 +210,9 @@ def test_results_of_another_configuration_without_records_are_no_results(finishe
     assert "Done. The page to read" not in output
 
 
-def test_a_run_with_a_failed_cell_gives_a_page_that_names_it(finished: Checkout, tmp_path: Path) -> None:
+def test_a_run_with_a_failed_cell_gives_a_page_that_names_it(
+    finished: Checkout, tmp_path: Path, chromium: Browser
+) -> None:
     here = Checkout(tmp_path / "here")
     for part in ("results", ".snakemake"):
         shutil.copytree(finished.root / part, here.root / part, dirs_exist_ok=True)
@@ -223,6 +232,7 @@ def test_a_run_with_a_failed_cell_gives_a_page_that_names_it(finished: Checkout,
     missing = page[page.index('<h2 id="missing"') : page.index('<h2 id="again"')]
     assert f'<th scope="row">{failed.name}</th><td>0 to 1</td>' in missing
     assert "File exists" in missing
+    assert browser.figures_of_a_good_report(chromium, here.root / "results" / "report.html") > 0
     claims = tables.read(tables.CLAIMS, here.root / "results" / "claims.parquet")
     judged = tables.read(tables.CLAIMS, finished.root / "results" / "claims.parquet")
     assert "not run" in set(claims["verdict"])
