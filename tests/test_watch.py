@@ -167,6 +167,11 @@ def test_a_failed_job_shows_how_far_it_came_and_why(halfway: Run, capsys: pytest
     assert f"{halfway.cells[1]} seeds 0 to 1 failed: 10:00:01 the disk is full\n" in said(halfway, capsys)
 
 
+def test_a_log_cannot_command_the_terminal(halfway: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    paths.below(halfway.results, paths.log(halfway.cells[1], 0, 1)).write_text("\x1b[2J gone")
+    assert r"failed: \x1b[2J gone" in said(halfway, capsys)
+
+
 def test_time_left_is_that_of_the_jobs_that_run_and_wait(halfway: Run, capsys: pytest.CaptureFixture[str]) -> None:
     """One job at a time: 100 s, then 4 s and 200 s; the one that failed has to be asked for again."""
     assert halfway.rows()[halfway.cells[1]]["left"] == "3.4 minutes"
@@ -272,8 +277,9 @@ def test_a_damaged_file_of_a_job_that_is_done_is_named(run: Run, capsys: pytest.
 
 
 def test_results_that_are_no_directory_are_refused(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    error = said(run, capsys, "--results", "none", status=2)
-    assert error == "attnid: watch: none is no directory; expected the results of a run\n"
+    for name in ("none", "x" * 300):
+        error = said(run, capsys, "--results", name, status=2)
+        assert error == f"attnid: watch: {name} is no directory; expected the results of a run\n"
 
 
 @pytest.mark.parametrize(

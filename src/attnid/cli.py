@@ -18,7 +18,7 @@ from attnid import __version__
 from attnid.architectures import Architecture, architectures
 from attnid.attention_layers import AttentionLayers
 from attnid.counting import NoClosedFormError, count
-from attnid.errors import UserError, validation_sentence
+from attnid.errors import UserError, printable, validation_sentence
 from attnid.files import read_small
 from attnid.layer import LayerSpec, layer_name, numel
 
@@ -49,6 +49,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(chosen: argparse.Namespace) -> int:
     """Print what a command has to say, once it is all there. Raises UserError where it cannot be written."""
     text = "\n".join(chosen.run(chosen))
+    if chosen.run is not _watch:  # whose colours are its own
+        text = printable(text)
     if sys.stdout is None:
         raise UserError("the output is closed; expected somewhere to write to")
     try:
@@ -63,7 +65,7 @@ def _run(chosen: argparse.Namespace) -> int:
 
 def _complain(sentence: str) -> int:
     with contextlib.suppress(OSError):
-        print(f"attnid: {_cut(' '.join(sentence.split()))}", file=sys.stderr, flush=True)
+        print(f"attnid: {printable(_cut(' '.join(sentence.split())))}", file=sys.stderr, flush=True)
     return 2
 
 
@@ -388,6 +390,6 @@ def _watch(arguments: argparse.Namespace) -> list[str]:
     from attnid import config, config_files, paths, screen, watch
 
     settings = config.parse(config_files.load(arguments.files or [Path("config.yaml")]))
-    if arguments.results != paths.RESULTS and not arguments.results.is_dir():
+    if arguments.results != paths.RESULTS and not os.path.isdir(arguments.results):
         raise UserError(f"watch: {arguments.results} is no directory; expected the results of a run")
     return screen.watch(watch.Watcher(settings, arguments.results), arguments.once)

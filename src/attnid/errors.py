@@ -1,5 +1,6 @@
 """The one exception that stands for a user's mistake, and how it is told."""
 
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -43,6 +44,11 @@ def shown(value: object) -> str:
     except ValueError:  # Python writes no integers of thousands of digits
         return "a number of thousands of digits"
     return text if len(text) <= 200 else f"{text[:200]}..."
+
+
+def printable(text: str) -> str:
+    """A text for a terminal: control characters, which would command it, as Python writes them; lines stay."""
+    return re.sub(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", lambda found: ascii(found[0])[1:-1], text)
 
 
 def _siblings(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnid import plan
+from attnid.errors import printable
 from attnid.job import signals
 from attnid.watch import OVERLAP, Job, Measured, Setting, Snapshot, State, Watcher
 
@@ -19,7 +20,8 @@ REFRESH = 1.0
 ASK = 0.05
 """Seconds between two looks at whether it is to stop."""
 UNLIMITED = 10_000
-SHORTEST_NAME = 16
+SHORTEST_NAME, ITS_SHARE = 24, 0.4
+"""What a name keeps of a terminal's columns where not all columns have room."""
 MOST_NOTES = 6
 GAP = 2
 STYLES: Mapping[State, str] = {"running": "cyan", "failed": "bold red", "waiting": "dim", "done": "green"}
@@ -71,7 +73,9 @@ def view(snapshot: Snapshot, width: int, height: int = UNLIMITED) -> Group:
     shown = _most_important(snapshot.settings, height - len(notes) - 4)
     below = [f"and {_counts(left)}"] if (left := [each for each in snapshot.settings if each not in shown]) else []
     wrap = height == UNLIMITED
-    texts = [Text(note, no_wrap=not wrap, overflow="fold" if wrap else "ellipsis") for note in [*below, *notes]]
+    texts = [
+        Text(printable(note), no_wrap=not wrap, overflow="fold" if wrap else "ellipsis") for note in [*below, *notes]
+    ]
     return Group(Text(_summary(snapshot), style="bold"), Text(), _table(shown, width), *texts)
 
 
@@ -113,7 +117,7 @@ def _table(settings: Sequence[Setting], width: int) -> Table:
 
 def _fitting(widths: Mapping[str, int], width: int) -> tuple[list[str], int]:
     """The columns that fit, and what is left to the first of them."""
-    kept, used = {"setting"}, min(widths["setting"], SHORTEST_NAME)
+    kept, used = {"setting"}, min(widths["setting"], SHORTEST_NAME, int(ITS_SHARE * width))
     for name in KEPT[1:]:
         if used + GAP + widths[name] > width:
             break
