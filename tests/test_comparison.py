@@ -11,6 +11,7 @@ from typing import Any
 import browser
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import synthetic
@@ -216,6 +217,13 @@ def without_rows(path: Path) -> None:
     pq.write_table(pq.read_table(path).slice(length=0), path)
 
 
+def not_utf8(path: Path) -> None:
+    table = pq.read_table(path)
+    bytes_of = pa.array([b"\xff" + name.as_py().encode() for name in table["id"]], pa.binary())
+    names = pa.Array.from_buffers(pa.string(), len(bytes_of), bytes_of.buffers())
+    pq.write_table(table.set_column(table.schema.get_field_index("id"), table.schema.field("id"), names), path)
+
+
 @pytest.mark.parametrize(
     ("name", "damage", "sentence"),
     [
@@ -226,6 +234,8 @@ def without_rows(path: Path) -> None:
         ("evidence.parquet", without_column, "the table evidence lacks its column value"),
         ("claims.parquet", without_rows, "claims.parquet: has no rows"),
         ("evidence.parquet", without_rows, "evidence.parquet: has no rows"),
+        ("claims.parquet", not_utf8, "claims.parquet: not a readable Parquet file"),
+        ("evidence.parquet", not_utf8, "evidence.parquet: not a readable Parquet file"),
     ],
 )
 def test_damaged_tables_are_named(
@@ -251,16 +261,41 @@ def test_directories_that_are_none_or_the_same_are_refused(tmp_path: Path, capsy
     (tmp_path / "link").symlink_to(a)
     for other in (a, tmp_path / "link"):
         assert "are the same directory; expected two" in said(capsys, a, other, status=2)
-    for other in (tmp_path / "none", a / "claims.parquet"):
+    for other in (tmp_path / "none", a / "claims.parquet", Path("x" * 300)):
         assert f"{other} is no directory" in said(capsys, a, other, status=2)
 
 
-def test_settings_that_are_no_json_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(("text", "sentence"), [("{", "not JSON"), ("[1]", "holds [1]"), ("null", "holds None")])
+def test_settings_that_are_none_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str, sentence: str
+) -> None:
     a, b = results(tmp_path / "a"), results(tmp_path / "b")
     settings(a)
     settings(b)
-    (b / "metrics" / "config.json").write_text("{")
-    assert "config.json: not JSON" in said(capsys, a, b, status=2)
+    (b / "metrics" / "config.json").write_text(text)
+    assert f"config.json: {sentence}" in said(capsys, a, b, status=2)
+
+
+def test_what_commands_a_terminal_is_shown_as_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Red, a title for the window, and a change of the direction of writing."""
+    evil = "\x1b[31m \x1b]0;title\x07 \u202e"
+    claims = synthetic.claims()
+    a = results(tmp_path / "a", claims)
+    b = results(tmp_path / "b", claims.assign(verdict=evil))
+    found = said(capsys, a, b, status=1)
+    assert not set(evil) - set("[31m ]0;title") & set(found)
+    assert r"\x1b[31m \x1b]0;title\x07 \u202e in B" in found
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, 1e308, 1e-320, float("inf"), float("-inf"), float("nan")])
+def test_numbers_of_any_size_are_compared_without_a_warning(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], value: float
+) -> None:
+    a, b = results(tmp_path / "a", x=[1, 2, 3]), results(tmp_path / "b", x=[value] * 3)
+    assert cli.main(["compare", str(a), str(b), "--json", "--all"]) in (0, 1)
+    out, err = capsys.readouterr()
+    assert err == ""
+    json.loads(out, parse_constant=pytest.fail)
 
 
 # ---------------------------------------------------------------- the page
@@ -302,7 +337,31 @@ def test_the_page_escapes_what_it_is_given(
         assert page.locator("details.claim .statement").all_inner_texts() == [statement] * 5
 
 
-def test_a_page_that_cannot_be_saved_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("place", "sentence"),
+    [
+        ("page.txt", "pages are saved as .html"),
+        ("no/page.html", "cannot be written (No such file"),
+        ("file/page.html", "cannot be written (Not a directory"),
+        ("directory.html", "cannot be written (Is a directory"),
+        (f"{'x' * 300}.html", "cannot be written (File name too long"),
+    ],
+)
+def test_a_page_that_cannot_be_saved_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], place: str, sentence: str
+) -> None:
     a, b = results(tmp_path / "a"), results(tmp_path / "b")
-    assert "pages are saved as .html" in said(capsys, a, b, "--page", tmp_path / "page.txt", status=2)
-    assert "cannot be written (No such file" in said(capsys, a, b, "--page", tmp_path / "no" / "page.html", status=2)
+    (tmp_path / "file").touch()
+    (tmp_path / "directory.html").mkdir()
+    assert sentence in said(capsys, a, b, "--page", tmp_path / place, status=2)
+    assert {path.name for path in tmp_path.iterdir()} == {"a", "b", "file", "directory.html"}
+
+
+def test_a_page_shows_text_that_no_file_can_hold_as_python_writes_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    a, b = results(tmp_path / "a"), results(tmp_path / "b")
+    settings(a)
+    settings(b, steps="\ud800")
+    said(capsys, a, b, "--page", tmp_path / "page.html", status=0)
+    assert r"<td>\ud800</td>" in (tmp_path / "page.html").read_text()

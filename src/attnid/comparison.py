@@ -80,7 +80,7 @@ class _Sample:
         return 0 if self.average is None else self.values.size
 
     def mean(self, average: str | None) -> float:
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             return float(np.exp(np.log(self.values).mean()) if average == GEOMETRIC else self.values.mean())
 
 
@@ -153,9 +153,9 @@ def _average(one: _Sample | None, other: _Sample | None) -> str | None:
 
 
 def _difference(one: _Sample, other: _Sample, confidence: float) -> Difference:
-    if _average(one, other) != GEOMETRIC:
-        return welch_interval(one.values, other.values, confidence)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        if _average(one, other) != GEOMETRIC:
+            return welch_interval(one.values, other.values, confidence)
         logs = welch_interval(np.log(one.values), np.log(other.values), confidence)
         factor, low, high = map(float, np.exp([logs.mean, logs.low, logs.high]))
     return Difference(factor, low, high, logs.p_value)

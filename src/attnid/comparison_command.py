@@ -1,5 +1,6 @@
 """What attnid compare does with two results directories: read them, and say what differs in lines, JSON or a page."""
 
+import contextlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -111,7 +112,7 @@ def compare_results(a: Path, b: Path) -> Compared:
     Raises UserError where one is none, lacks tables or has damaged ones, or both are the same.
     """
     for directory in (a, b):
-        if not directory.is_dir():
+        if not os.path.isdir(directory):
             raise UserError(f"compare: {directory} is no directory; expected the results of a run")
     if a.samefile(b):
         raise UserError(f"compare: {a} and {b} are the same directory; expected two")
@@ -140,12 +141,13 @@ def save(page: str, path: Path) -> None:
         raise UserError(f"{path}: pages are saved as .html")
     partial = path.with_name(f".{path.name}.partial")
     try:
-        partial.write_text(page, encoding="utf-8")
+        partial.write_text(page, encoding="utf-8", errors="backslashreplace")
         partial.replace(path)
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({os.strerror(error.errno) if error.errno else error})") from None
     finally:
-        partial.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            partial.unlink()
 
 
 def _read(verdicts: Path, evidence: Path) -> Ledger:
@@ -176,7 +178,11 @@ def _settings(a: Path, b: Path) -> Settings | None:
     paths = [directory / "metrics" / "config.json" for directory in (a, b)]
     if not all(path.exists() for path in paths):
         return None
-    return list(dataset.differences(*map(read_json, paths)))
+    found = [read_json(path) for path in paths]
+    for path, settings in zip(paths, found, strict=True):
+        if not isinstance(settings, dict):
+            raise UserError(f"{path}: holds {shown(settings)}; expected the keys of a configuration")
+    return list(dataset.differences(*found))
 
 
 def _settings_lines(settings: Settings | None) -> list[str]:

@@ -99,6 +99,7 @@ def read(table: Table, path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: a directory; expected the table {table.name}")
     try:
         arrow = pq.read_table(path, partitioning=None, page_checksum_verification=True)
+        arrow.validate(full=True)
     except FileNotFoundError:
         raise UserError(f"{path}: no such file; expected the table {table.name}") from None
     except (pa.ArrowException, OSError) as error:
