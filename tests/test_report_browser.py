@@ -13,6 +13,8 @@ from attnid import explorer, report, style
 
 TABLES = synthetic.all_tables()
 CASES = ("adamw", "sgd")
+A4 = 718
+"""Width of a sheet without its margins, in CSS pixels."""
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +102,11 @@ def test_without_scripts_the_report_still_reads(chromium: Browser, path: Path) -
         assert "needs a browser that runs scripts" in page.inner_text("section[aria-labelledby=explore]")
 
 
-def test_a_printed_report_has_every_section(chromium: Browser, path: Path) -> None:
-    with browser.opened(chromium, path) as page:
+def test_a_printed_report_has_every_section_and_all_columns(chromium: Browser, path: Path) -> None:
+    with browser.opened(chromium, path, A4) as page:
         page.emulate_media(media="print")
         assert page.locator("#filters").is_hidden()
         assert page.locator("h2:visible").count() == page.locator("h2").count()
+        hidden = "table => table.parentElement.scrollWidth - table.parentElement.clientWidth"
+        assert page.locator("#models-table").evaluate(hidden) == 0
         assert page.pdf(format="A4").startswith(b"%PDF")
