@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 from settings import ROOT
 
-from attnid import cli
+from attnid import claims, cli, screen
 from attnid.counting import count
 from attnid.layer import LayerSpec
 
 COUNTING = (ROOT / "docs" / "counting.md").read_text()
+RESEARCHER = (ROOT / "docs" / "researcher.md").read_text()
 EXAMPLES = re.findall(r"^\| .* \| `(\{.*\})` \|$", COUNTING, re.MULTILINE)
 
 
@@ -39,3 +40,21 @@ def test_the_session_shown_is_what_the_command_prints(tmp_path: Path, capsys: py
         for text in (capsys.readouterr().out, output)
     )
     assert printed == expected
+
+
+SHOWN = dict(re.findall(r"^\$ attnid (watch|compare) .*\n((?:.*\n)+?)```$", RESEARCHER, re.MULTILINE))
+
+
+def test_the_run_that_is_shown_has_the_columns_of_the_command() -> None:
+    header, *rows = SHOWN["watch"].splitlines()[2:]
+    assert re.split(r"  +", header) == list(screen.COLUMNS)
+    assert len({len(line) for line in (header, *rows)}) == 1
+
+
+def test_the_comparison_that_is_shown_is_of_claims_that_there_are() -> None:
+    named = re.findall(r"^([a-z-]+): .* in A, .* in B$", SHOWN["compare"], re.MULTILINE)
+    assert named
+    assert set(named) <= set(claims.REGISTER)
+    assert re.search(
+        rf"^{len(named)} of \d+ claims differ, {len(named)} in their verdict\.$", SHOWN["compare"], re.MULTILINE
+    )
