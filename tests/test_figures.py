@@ -39,8 +39,9 @@ def line(ax: Axes, label: str) -> np.ndarray:
 
 
 def texts(figure: Figure) -> str:
+    """What is written in the axes and, its lines joined, below them."""
     found = [text.get_text() for ax in figure.axes for text in ax.texts]
-    return "\n".join([*found, figure.get_supxlabel()])
+    return "\n".join([*found, " ".join(figure.get_supxlabel().split())])
 
 
 def flat_lines(ax: Axes) -> list[float]:

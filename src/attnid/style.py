@@ -8,6 +8,7 @@ colour-vision deficiencies.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, Protocol
 
 import matplotlib as mpl
@@ -22,6 +23,11 @@ from attnid.tables import PHASE_STEP
 
 SINGLE, DOUBLE = 3.4, 7.0
 """Widths of one and of two columns of print, in inches."""
+SMALL = 6
+"""Points of the smallest letters in a figure."""
+POINTS_AN_INCH = 72
+LETTER_WIDTH, LINE_HEIGHT = 0.6, 1.3
+"""Of a letter of the wider font on average, and of a line, in sizes of the font."""
 
 INK, GREY, PALE = "#222222", "#6b6b6b", "#d9d9d9"
 BLACK, BLUE, VERMILION, GREEN = "#000000", "#00548F", "#A73900", "#009D72"
@@ -60,8 +66,8 @@ SETTINGS: Any = {
     "font.size": 7,
     "axes.titlesize": 7,
     "axes.labelsize": 7,
-    "xtick.labelsize": 6,
-    "ytick.labelsize": 6,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
     "legend.fontsize": 6.5,
     "legend.frameon": False,
     "text.color": INK,
@@ -192,14 +198,23 @@ def nothing_drawn(width: float, sentences: Sequence[str]) -> Figure:
     """The figure drawn in place of one for which there are no data: it says what is missing."""
     figure, axes = panels(width, 1.2)
     axes[0, 0].set_axis_off()
-    axes[0, 0].text(0.5, 0.5, "\n".join(sentences), ha="center", va="center", color=GREY)
+    said = "\n".join(_wrapped(sentences, width, SETTINGS["font.size"]))
+    axes[0, 0].text(0.5, 0.5, said, ha="center", va="center", color=GREY)
     return figure
 
 
 def footnotes(figure: Figure, sentences: Sequence[str]) -> None:
-    """Sentences below the figure; nothing for none."""
+    """Sentences below the figure, which grows by their height; nothing for none."""
     if sentences:
-        figure.supxlabel("\n".join(sentences), x=0.01, ha="left", fontsize=5.5, color=GREY)
+        lines = _wrapped(sentences, figure.get_figwidth(), SMALL)
+        figure.set_figheight(figure.get_figheight() + len(lines) * LINE_HEIGHT * SMALL / POINTS_AN_INCH)
+        figure.supxlabel("\n".join(lines), x=0.01, ha="left", color=GREY, fontsize=SMALL)
+
+
+def _wrapped(sentences: Iterable[str], width: float, size: float) -> list[str]:
+    """Sentences of letters of a size in points, in lines that fit a width in inches."""
+    letters = int(0.97 * width * POINTS_AN_INCH / (LETTER_WIDTH * size))
+    return [line for sentence in sentences for line in wrap(sentence, letters, subsequent_indent="  ")]
 
 
 def legend_above(figure: Figure, axes: Iterable[Axes], columns: int) -> None:

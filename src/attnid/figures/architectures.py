@@ -1,5 +1,7 @@
 """Unidentified parameters of published models by source, beside what the paper's rule says of them."""
 
+from typing import Any
+
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -85,9 +87,10 @@ def _models(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _write_numbers(ax: Axes, models: pd.DataFrame) -> None:
     """Columns of numbers right of the bars."""
+    small: Any = {"ha": "right", "fontsize": style.SMALL}
     for x, head in ((1.1, "unidentified,\nmillions"), (1.2, "share of\nmodel, %")):
-        ax.annotate(head, (x, 1.0), xycoords="axes fraction", ha="right", va="bottom", fontsize=5.5)
+        ax.annotate(head, (x, 1.0), xycoords="axes fraction", va="bottom", **small)
     for place, (_, row) in enumerate(models.iterrows()):
         numbers = ((1.1, f"{row['unidentified'] / 1e6:.3g}"), (1.2, f"{100 * row['share_of_model']:.2g}"))
         for x, text in numbers:
-            ax.annotate(text, (x, place), xycoords=ax.get_yaxis_transform(), ha="right", va="center", fontsize=5.5)
+            ax.annotate(text, (x, place), xycoords=ax.get_yaxis_transform(), va="center", **small)

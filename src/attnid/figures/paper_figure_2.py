@@ -107,7 +107,7 @@ def _draw_rho(ax: Axes, tables: style.Tables, cell: pd.Series, color: str) -> No
     _from_zero(twin)
     twin.yaxis.set_major_locator(MaxNLocator(4))
     twin.ticklabel_format(axis="y", scilimits=(-5, 5))
-    twin.tick_params(labelsize=5.5, colors=style.GREY)
+    twin.tick_params(colors=style.GREY)
 
 
 def _from_zero(ax: Axes) -> None:

@@ -28,7 +28,7 @@ def draw(tables: style.Tables) -> Figure:
     lines = [_line(tables, cell, half) for _, cell in cells.iterrows() for half in HALVES]
     style.forest(ax, lines, logarithmic=True)
     ax.axvline(1, color=style.GREY, linewidth=0.7, linestyle="--", zorder=0)
-    ax.set_xlabel("share relative to a random step (log scale)")
+    ax.set_xlabel("share relative to a random step\n(log scale)")
     names = dict(zip(cells["cell"], cells["case"].map(style.case_label), strict=True))
     measures = [f"rho_qk_{half}" for half in HALVES]
     style.footnotes(figure, style.astray(style.step_rows(tables), measures, names))

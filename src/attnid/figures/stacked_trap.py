@@ -74,9 +74,9 @@ def _draw_proved(ax: Axes, proved: pd.DataFrame) -> None:
         ax.plot(proved["scale"], bound, color=style.INK, linewidth=1.6, zorder=1)
     above = [(float(row["scale"]), int(row["proved_upper"]), int(row["bits"])) for _, row in proved.iterrows()]
     for scale, rank, bits in above:
-        _note(ax, (scale, rank), str(bits), (0, 5), ha="center", fontsize=5.5, color=style.GREY)
+        _note(ax, (scale, rank), str(bits), (0, 6), ha="center", fontsize=style.SMALL, color=style.GREY)
     (first, rank, _), (last, last_rank, _) = above[0], above[-1]
-    _note(ax, (first, rank), "proved rank, and the bits of its proof", (-5, 14))
+    _note(ax, (first, rank), "proved rank, and the bits of its proof", (-5, 15))
     _note(ax, (last, last_rank), str(last_rank), (7, 0), va="center")
     ax.set_ylim(0, 1.2 * max(rank for _, rank, _ in above))
 
