@@ -203,8 +203,8 @@ def test_figure_3_draws_envelopes_on_a_logarithmic_axis(frames: dict[str, pd.Dat
     rows = summary[(summary["cell"] == "sgd_h4_0.25_float32") & (summary["measure"] == "grad_norm_key_bias")]
     ax = figure.axes[0]
     assert ax.get_yscale() == "log"
-    np.testing.assert_allclose(line(ax, "$b_K$, median"), rows[["step", "median"]])
-    np.testing.assert_allclose(line(ax, "$b_K$, mean"), rows[["step", "mean"]])
+    np.testing.assert_allclose(line(ax, "key bias, median"), rows[["step", "median"]])
+    np.testing.assert_allclose(line(ax, "key bias, mean"), rows[["step", "mean"]])
     band = ax.collections[1].get_paths()[0].vertices[:, 1]
     assert (band.min(), band.max()) == pytest.approx((rows["minimum"].min(), rows["maximum"].max()))
 
@@ -392,6 +392,15 @@ def test_studies_are_drawn_where_their_cells_are_configured() -> None:
     assert figures.names(default_settings()["groups"]) == [name for name in figures.NAMES if name not in studies]
     assert figures.names(["key_bias"]) == [name for name in figures.NAMES if name not in studies or name == "key_bias"]
     assert figures.names(overlaid_settings("full.yaml")["groups"]) == list(figures.NAMES)
+
+
+def test_two_lines_are_named_above_and_below_what_is_drawn_of_them() -> None:
+    _figure, axes = style.panels(style.SINGLE, 2)
+    low = pd.DataFrame({"step": [1, 2, 3], "minimum": [0.5, 0.0, 2.0], "median": 3.0, "maximum": 4.0})
+    high = pd.DataFrame({"step": [1, 2, 3], "minimum": 20.0, "median": 30.0, "maximum": [90.0, 50.0, 40.0]})
+    style.name_pair(axes[0, 0], [("high", "#000000", high), ("low", "#000000", low)])
+    placed = {text.get_text(): (text.xy, text.get_va()) for text in axes[0, 0].texts}
+    assert placed == {"high": ((3, 50.0), "bottom"), "low": ((3, 2.0), "top")}
 
 
 def test_a_forest_has_a_line_a_row_with_the_interval_of_its_seeds() -> None:

@@ -194,6 +194,26 @@ def envelope(ax: Axes, frame: pd.DataFrame, color: str, label: str = "", **line:
     ax.plot(frame["step"], frame["median"], color=color, label=label, **line)
 
 
+def beside(ax: Axes, at: tuple[float, float], text: str, offset: tuple[float, float], **options: Any) -> None:
+    """Text beside a point, `offset` in points away."""
+    ax.annotate(text, at, offset, textcoords="offset points", **options)
+
+
+def name_pair(ax: Axes, lines: Sequence[tuple[str, str, pd.DataFrame]]) -> None:
+    """Write the names of two lines on a logarithmic axis at their end: above the higher band, below the lower one.
+
+    Lines are (name, colour, rows like those of summary by step).
+    """
+    lower, higher = sorted(lines, key=lambda line: float(line[2]["median"].iloc[-1]))
+    for (name, color, rows), edge, farthest, offset in ((lower, "minimum", min, -2), (higher, "maximum", max, 2)):
+        under_the_name = rows[edge].tail(len(rows) // 3 + 1)
+        drawn = under_the_name[under_the_name > 0]
+        if len(drawn):
+            at, side = (rows["step"].iloc[-1], farthest(drawn)), "bottom" if offset > 0 else "top"
+            beside(ax, at, name, (0, offset), ha="right", va=side, color=color)
+    ax.margins(y=0.15)
+
+
 def nothing_drawn(width: float, sentences: Sequence[str]) -> Figure:
     """The figure drawn in place of one for which there are no data: it says what is missing."""
     figure, axes = panels(width, 1.2)

@@ -25,15 +25,15 @@ def draw(tables: style.Tables) -> Figure:
     figure, axes = style.panels(style.DOUBLE, 2.2, 1, len(cells), sharey=True)
     rows = style.step_rows(tables)
     for ax, (_, cell) in zip(axes[0], cells.iterrows(), strict=True):
-        for measure, (label, color) in MEASURES.items():
-            departures = _departures(rows[rows["cell"] == cell["cell"]], measure)
-            ax.fill_between(departures.index, departures["min"], departures["max"], color=color, alpha=0.2, linewidth=0)
-            ax.plot(departures.index, departures["mean"], color=color, label=label)
+        own = rows[rows["cell"] == cell["cell"]]
+        lines = [(label, color, _departures(own, measure)) for measure, (label, color) in MEASURES.items()]
+        for _, color, departures in lines:
+            style.envelope(ax, departures, color)
+        style.name_pair(ax, lines)
         ax.set_yscale("log", nonpositive="mask")
         ax.set_title(f"{style.case_label(cell['case'])}, {cell['precision']}", fontweight="bold")
         ax.set_xlabel("step")
     axes[0, 0].set_ylabel("relative departure of $\\beta$\n(log scale)")
-    axes[0, 0].legend(loc="lower right")
     names = dict(zip(cells["cell"], cells["precision"], strict=True))
     style.footnotes(figure, style.astray(rows, list(MEASURES), names))
     return figure
@@ -45,8 +45,9 @@ def behind(tables: style.Tables) -> pd.DataFrame:
 
 
 def _departures(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
-    """Mean and range over seeds of the median departure over heads, by step."""
+    """The median departure over heads by step: its mean over seeds, drawn as an envelope's median, and its range."""
     values = rows.pivot(index="step", columns=["seed", "layer", "head"], values=measure).sort_index()
     departures = (values / values.iloc[0] - 1).abs().iloc[1:]
     runs = departures.T.groupby(level="seed").median().T
-    return runs.agg(["mean", "min", "max"], axis=1)
+    envelope = {"minimum": runs.min(axis=1), "median": runs.mean(axis=1), "maximum": runs.max(axis=1)}
+    return pd.DataFrame(envelope).reset_index()

@@ -45,19 +45,19 @@ def draw(tables: style.Tables) -> Figure:
         color, marker = style.PALETTE[index % len(style.PALETTE)], MARKERS[index % len(MARKERS)]
         ax.plot(rows["qk_head_dim"], rows["unidentified"] / rows["parameters"], color=color)
         ax.plot(rows["qk_head_dim"], rows["dropped"], color=color, marker=marker, linestyle="none")
-        ax.plot([], [], color=color, marker=marker, label=f"E = {width}, H = {heads}")
         usual = rows[rows["qk_head_dim"] * heads == width]
         ax.plot(usual["qk_head_dim"], usual["dropped"], color=color, **RING)
+        name = f"E = {width}, H = {heads}" + "\nring: D = E/H" * bool(len(usual))
+        named = (usual if len(usual) else rows.tail(1))[["qk_head_dim", "dropped"]].iloc[0]
+        style.beside(ax, tuple(named), name, (6, -3), va="top", color=color)
         ax.axvline(width, color=style.GREY, linewidth=0.6, linestyle=":", zorder=0)
         ax.annotate("D = E", (width, 1), xycoords=ax.get_xaxis_transform(), ha="center", va="bottom", color=style.GREY)
-    ax.plot([], [], color=style.INK, label="D = E/H", **RING)
     ax.axhline(0.5, color=style.GREY, linewidth=0.6, linestyle=":", zorder=0)
     ax.set_xlim(left=0)
     ax.set_ylim(bottom=0)
     ax.set_xlabel("head width D")
     ax.set_ylabel("unidentified fraction of the parameters")
     ax.set_title("line: closed form, point: proved rank", loc="left")
-    ax.legend(loc=(0.04, 0.62))
     return figure
 
 

@@ -25,14 +25,15 @@ def draw(tables: style.Tables) -> Figure:
     figure, axes = style.panels(style.DOUBLE, 2.2, 1, len(cells), sharey=True)
     rows = style.step_rows(tables)
     for ax, (_, cell) in zip(axes[0], cells.iterrows(), strict=True):
-        for measure, (label, color) in MEASURES.items():
-            own = rows[rows["cell"] == cell["cell"]]
-            style.envelope(ax, style.over_heads(own, measure), color, label=label)
+        own = rows[rows["cell"] == cell["cell"]]
+        lines = [(label, color, style.over_heads(own, measure)) for measure, (label, color) in MEASURES.items()]
+        for _, color, values in lines:
+            style.envelope(ax, values, color)
+        style.name_pair(ax, lines)
         ax.set_yscale("log", nonpositive="mask")
         ax.set_title(f"{style.case_label(cell['case'])}, {cell['precision']}", fontweight="bold")
         ax.set_xlabel("step")
     axes[0, 0].set_ylabel("norm (log scale)")
-    axes[0, 0].legend(loc="lower right")
     names = dict(zip(cells["cell"], cells["precision"], strict=True))
     style.footnotes(figure, style.astray(rows, list(MEASURES), names))
     return figure

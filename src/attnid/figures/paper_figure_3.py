@@ -8,7 +8,7 @@ from attnid import style
 
 TITLE = "Gradient norms of the key and query biases (Figure 3 of the paper)"
 CAPTION = (
-    "Gradient norm of the query bias b_Q and of the key bias b_K over training, three cases, means over seeds, "
+    "Gradient norm of the query bias and of the key bias over training, three cases, means over seeds, "
     "logarithmic axis. Band: range over layers and heads; solid line: median; dashed line: mean. The key bias has no "
     "effect on the layer, so that its gradient is rounding error; the query bias has one. An exact zero lies "
     "below any such axis and is named under the figure."
@@ -17,8 +17,8 @@ TABLES = ("summary", "groups", "cells", "heads")
 
 CASES = ("sgd", "adamw", "adamw-rebalanced")
 BIASES = (
-    ("grad_norm_query_bias", r"$b_Q$", style.PALETTE[1]),
-    ("grad_norm_key_bias", r"$b_K$", style.PALETTE[2]),
+    ("grad_norm_query_bias", "query bias", style.PALETTE[1]),
+    ("grad_norm_key_bias", "key bias", style.PALETTE[2]),
 )
 STATISTICS = ["minimum", "median", "mean", "maximum"]
 
@@ -37,7 +37,6 @@ def draw(tables: style.Tables) -> Figure:
         ax.set_xlabel("step")
         notes += _draw_case(ax, tables, cell, name)
     axes[0, 0].set_ylabel("gradient norm (log scale)")
-    style.legend_above(figure, axes[0], columns=4)
     measures = [measure for measure, *_ in BIASES]
     style.footnotes(figure, notes + style.astray(style.step_rows(tables), measures, names))
     return figure
@@ -53,9 +52,10 @@ def _draw_case(ax: Axes, tables: style.Tables, cell: str, name: str) -> list[str
     """Draw the envelopes of one case; say which of its values are exactly zero."""
     ax.set_yscale("log", nonpositive="clip")
     ax.minorticks_off()
-    zeros = []
+    zeros, lines = [], []
     for measure, label, color in BIASES:
         rows = style.summary_of(tables, cell, measure)
+        lines.append((label, color, rows))
         style.envelope(ax, rows, color, label=f"{label}, median")
         ax.plot(rows["step"], rows["mean"], color=color, linewidth=0.8, linestyle="--", label=f"{label}, mean")
         steps = int((rows[STATISTICS] == 0).any(axis=1).sum())
@@ -63,4 +63,5 @@ def _draw_case(ax: Axes, tables: style.Tables, cell: str, name: str) -> list[str
             zeros.append(
                 f"{name}: {measure} is exactly zero for some heads in all runs at {steps} of {len(rows)} steps."
             )
+    style.name_pair(ax, lines)
     return zeros

@@ -1,7 +1,6 @@
 """The float64 rank of stacked layers against the scale of their query and key weights, beside the proved rank."""
 
 from math import log10, sqrt
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -74,10 +73,10 @@ def _draw_proved(ax: Axes, proved: pd.DataFrame) -> None:
         ax.plot(proved["scale"], bound, color=style.INK, linewidth=1.6, zorder=1)
     above = [(float(row["scale"]), int(row["proved_upper"]), int(row["bits"])) for _, row in proved.iterrows()]
     for scale, rank, bits in above:
-        _note(ax, (scale, rank), str(bits), (0, 6), ha="center", fontsize=style.SMALL, color=style.GREY)
+        style.beside(ax, (scale, rank), str(bits), (0, 6), ha="center", fontsize=style.SMALL, color=style.GREY)
     (first, rank, _), (last, last_rank, _) = above[0], above[-1]
-    _note(ax, (first, rank), "proved rank, and the bits of its proof", (-5, 15))
-    _note(ax, (last, last_rank), str(last_rank), (7, 0), va="center")
+    style.beside(ax, (first, rank), "proved rank, and the bits of its proof", (-5, 15))
+    style.beside(ax, (last, last_rank), str(last_rank), (7, 0), va="center")
     ax.set_ylim(0, 1.2 * max(rank for _, rank, _ in above))
 
 
@@ -103,7 +102,7 @@ def _draw_gaps(ax: Axes, trap: pd.DataFrame) -> None:
         ax.plot(scale, kept, color=color, marker="o")
         ax.plot(scale, dropped, color=color, marker="o", markerfacecolor="white")
         if kept > WIDE * dropped:
-            _note(ax, (scale, sqrt(kept * dropped)), str(rank), (4, 0), va="center", color=color)
+            style.beside(ax, (scale, sqrt(kept * dropped)), str(rank), (4, 0), va="center", color=color)
     for verdict, color in VERDICTS.items():
         if verdict in seen:
             ax.plot([], [], color=color, linewidth=1.6, label=verdict)
@@ -120,8 +119,3 @@ def _verdict(rank: int, lower: int, upper: int) -> str:
     if lower <= rank <= upper:
         return "the proved rank" if lower == upper else "an open rank"
     return "a wrong rank"
-
-
-def _note(ax: Axes, at: tuple[float, float], text: str, offset: tuple[float, float], **options: Any) -> None:
-    """Text beside a point, `offset` in points away."""
-    ax.annotate(text, at, offset, textcoords="offset points", **options)
