@@ -250,6 +250,15 @@ def test_a_torn_place_is_that_of_a_job_without_one(run: Run) -> None:
     assert run.rows()[run.cells[0]]["steps"] == "0/200"
 
 
+def test_the_numbers_are_those_of_the_tables_that_reach_furthest(run: Run) -> None:
+    """A job writes its place more often than its tables: the one that is ahead may have older tables."""
+    ahead = run.running(run.cells[0], 0, 30, 9, train_loss=[4, 4], val_loss=[4, 4], rho_qk=[0.4, 0.4])
+    run.running(run.cells[0], 2, 50, 9, train_loss=[3, 3], val_loss=[3, 3], rho_qk=[0.3, 0.3])
+    (ahead / "place.json").write_text('{"step": 90, "seconds_left": 1}')
+    row = run.rows()[run.cells[0]]
+    assert (row["steps"], row["train loss"]) == ("140/200", "3.000")
+
+
 def test_a_job_without_tables_yet_runs(run: Run) -> None:
     directory = run.running(run.cells[0], 0, 10, None, train_loss=[4, 4], val_loss=[4, 4], rho_qk=[0.1, 0.1])
     for path in (*directory.glob("*.parquet"), directory / "place.json"):

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import math
 import shutil
 import time
 from collections.abc import Iterator
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     from attnid.training import Progress
 
 EVERY = 2.0
-"""Seconds between two states of the tables."""
+"""Seconds between two places that a job writes down, and at least between two states of its tables."""
 SHARE = 0.01
-"""Largest share of a job's time that goes into writing them."""
+"""Largest share of a job's time that goes into writing the tables."""
 LOCK, PLACE = "lock", "place.json"
 
 
@@ -47,26 +48,34 @@ class Pace:
 
 
 class Live:
-    """Writes the tables so far below `directory`, now and then."""
+    """Writes where a job is below `directory`, now and then, and more seldom the tables so far."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._pace = Pace()
-        self._next = 0.0
+        self._next = self._next_tables = -math.inf
 
     def __call__(self, progress: "Progress") -> None:
         """Take in one measured step."""
         now, left = time.monotonic(), self._pace.seconds_left(progress)
         if now < self._next:
             return
+        self._next = now + EVERY
         with contextlib.suppress(UserError, OSError):  # of a full disk, what has to be kept will tell
-            frames = progress.so_far()
-            for table in TRAINING:
-                schema.write(table, frames[table.name], self.directory / f"{table.name}.parquet")
-            partial = self.directory / f".{PLACE}.partial"
-            partial.write_text(Place(step=progress.step, seconds_left=left).model_dump_json() + "\n")
-            partial.replace(self.directory / PLACE)
-        self._next = now + max(EVERY, (time.monotonic() - now) / SHARE)
+            if now >= self._next_tables:
+                self._write_tables(progress)
+                self._next_tables = now + (time.monotonic() - now) / SHARE
+            self._write_place(Place(step=progress.step, seconds_left=left))
+
+    def _write_tables(self, progress: "Progress") -> None:
+        frames = progress.so_far()
+        for table in TRAINING:
+            schema.write(table, frames[table.name], self.directory / f"{table.name}.parquet")
+
+    def _write_place(self, place: Place) -> None:
+        partial = self.directory / f".{PLACE}.partial"
+        partial.write_text(place.model_dump_json() + "\n")
+        partial.replace(self.directory / PLACE)
 
 
 @contextlib.contextmanager

@@ -262,7 +262,12 @@ def _measured(settings: Iterable[list[Job]]) -> dict[str, dict[str, Measured]]:
 
 
 def _furthest(own: list[Job]) -> list[Job]:
-    """Of the jobs that run, else of all, those at the latest step that have rows."""
+    """Of the jobs that run, else of all, those whose tables reach the latest step."""
     known = [job for job in own if job.rows]
     chosen = [job for job in known if job.state == "running"] or known
-    return [job for job in chosen if job.step == max(other.step for other in chosen)]
+    return [job for job in chosen if _reached(job.rows) == max(_reached(other.rows) for other in chosen)]
+
+
+def _reached(rows: Frames) -> int:
+    """The step of a job's last rows; 0 without any."""
+    return max(rows[HEADS.name]["step"], default=0)
