@@ -58,7 +58,7 @@ def draw(tables: style.Tables) -> Figure:
         ax.barh(places, share, left=left, height=0.7, color=color, label=name)
         left = left + share
     rule = 100 * (1 - models["paper_fraction"])
-    ax.plot(rule, places, linestyle="none", marker="o", markerfacecolor="none", color=style.INK, label="1/(2H)")
+    ax.plot(rule, places, linestyle="none", marker="o", markerfacecolor="white", color=style.INK, label="1/(2H)")
     ax.set_yticks(places, models["model"].str.replace(r" \(.*enc.*", "", regex=True))
     ax.set_ylim(len(models) - 0.4, -0.6)
     ax.set_xlim(left=0)
