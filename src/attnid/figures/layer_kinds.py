@@ -51,5 +51,6 @@ def _line(tables: style.Tables, cell: pd.Series, measure: str, null: str) -> tup
 
 def _label(cell: pd.Series) -> str:
     kinds = ["RoPE"] * bool(cell["rotary_dim"])
-    kinds += [f"{cell['n_kv_heads']} key/value heads"] * bool(cell["n_kv_heads"] < cell["n_heads"])
+    shared = cell["n_kv_heads"]
+    kinds += [f"{shared} key/value head{'s' * (shared > 1)}"] * bool(shared < cell["n_heads"])
     return f"{style.case_label(cell['case'])}: {', '.join(kinds) or 'plain'}"
